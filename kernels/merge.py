@@ -1,0 +1,115 @@
+"""Merge partial states: attention over disjoint sets of keys becomes attention over their union.
+
+What changes against `decode.py`: the rows no longer meet keys, they meet results. Of interval i a row knows the normalised
+output O_i and the log-sum-exp lse_i, that is, ln of its softmax mass. The union's mass is the sum of the masses, so
+
+    lse = ln sum_i exp(lse_i),        O = sum_i exp(lse_i - lse) O_i,
+
+with the largest lse_i taken out first, as in any softmax. The operation is associative up to rounding, so it may be a tree, or
+run across GPUs. (Flash-Decoding, Dao et al. 2023; the formula is the one of Milakov and Gimelshein 2018, section 3.)
+"""
+
+import torch
+
+from . import checks, reference
+from ._mode import MODE, device_of, on_device, tl, to_kernel, triton
+from .tiles import pad
+
+
+@triton.jit(do_not_specialize=["num_splits"])
+def merge_kernel(
+    outs, lses, out, lse,
+    num_splits, out_split_stride, out_row_stride, out_column_stride, lse_split_stride, lse_row_stride,
+    BLOCK_S: tl.constexpr, D_V: tl.constexpr, PAD_V: tl.constexpr,
+):  # fmt: skip
+    """One program merges one row: outs [S, R, D_V], lses [S, R] -> out [R, D_V], lse [R]."""
+    row = tl.program_id(0).to(tl.int64)
+    splits = tl.arange(0, BLOCK_S)
+    columns = tl.arange(0, PAD_V)
+    lse_row = lses + row * lse_row_stride
+    out_row = outs + row * out_row_stride
+
+    largest = float("-inf")
+    for first in range(0, num_splits, BLOCK_S):
+        index = (first + splits).to(tl.int64)
+        part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
+        largest = tl.maximum(largest, tl.max(part, 0))
+    shift = tl.where(largest == float("-inf"), 0.0, largest)
+
+    mass = 0.0
+    acc = tl.zeros([PAD_V], tl.float32)
+    for first in range(0, num_splits, BLOCK_S):
+        index = (first + splits).to(tl.int64)
+        part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
+        # Natural log and base e on purpose: a state alone has weight exp(0) = 1 and comes out bit for bit.
+        weight = tl.exp(part - shift)
+        pointers = out_row + index[:, None] * out_split_stride + columns.to(tl.int64)[None, :] * out_column_stride
+        # A state without mass is not even read, so it may hold anything.
+        values = tl.load(pointers, mask=(weight > 0.0)[:, None] & (columns < D_V)[None, :], other=0.0)
+        acc += tl.sum(values.to(tl.float32) * weight[:, None], 0)
+        mass += tl.sum(weight, 0)
+
+    total = tl.where(mass == 0.0, 1.0, mass)
+    tl.store(out + row * D_V + columns, (acc / total).to(out.dtype.element_ty), mask=columns < D_V)
+    tl.store(lse + row, tl.where(mass == 0.0, float("-inf"), shift + tl.log(total)))
+
+
+def launch_merge(outs: torch.Tensor, lses: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """Merge outs [S, R, Dv] and lses [S, R] (any strides) into the contiguous out [R, Dv] and lse [R]."""
+    num_splits, n_rows, head_dim_v = outs.shape
+    block_s = min(triton.next_power_of_2(num_splits), max(1, 8192 // pad(head_dim_v)), 64)
+    with on_device(outs):
+        merge_kernel[(n_rows,)](
+            outs, lses, out, lse,
+            num_splits, *outs.stride(), *lses.stride(),
+            BLOCK_S=block_s, D_V=head_dim_v, PAD_V=pad(head_dim_v), num_warps=4 if block_s * pad(head_dim_v) > 1024 else 1,
+        )  # fmt: skip
+
+
+@torch.library.custom_op(f"mha_to_mla_{__package__}::merge", mutates_args=())
+def _merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    checks.runnable(outs.dtype, device_of(outs).capability)
+    (partial_outs,) = to_kernel(outs)
+    out = partial_outs.new_empty(outs.shape[1:])
+    lse = lses.new_empty(lses.shape[1:])
+    if out.numel():
+        num_splits, head_dim_v = outs.shape[0], outs.shape[-1]
+        launch_merge(partial_outs.reshape(num_splits, -1, head_dim_v), lses.reshape(num_splits, -1), out, lse)
+    return out.to(outs.dtype), lse
+
+
+@_merge.register_fake
+def _(outs, lses):
+    return outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])
+
+
+def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merge S partial attention states over disjoint keys into the state of all keys.
+
+    Args:
+        outs: [S, …, Dv] normalised outputs; float16, bfloat16 or float32.
+        lses: [S, …] float32 natural log-sum-exps; -inf marks a state without keys, whose output is not read.
+
+    Returns:
+        out [S dropped: …, Dv] in the dtype of ``outs``, lse […] float32. A row without any key gives 0 and -inf; merging with
+        a state without keys returns the other state bit for bit.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    checks.tensors(outs=outs)
+    if not isinstance(lses, torch.Tensor) or lses.dtype != torch.float32:
+        raise TypeError(f"lses must be a float32 tensor, got {getattr(lses, 'dtype', type(lses).__name__)}")
+    if outs.dim() < 2 or lses.shape != outs.shape[:-1]:
+        raise ValueError(
+            f"lses must have the shape of outs without its last axis, got {list(lses.shape)} for {list(outs.shape)}"
+        )
+    if lses.device != outs.device:
+        raise ValueError(f"lses is on {lses.device} but outs is on {outs.device}: one device is wanted")
+    if outs.shape[0] == 0 or outs.shape[-1] == 0:
+        raise ValueError(f"outs must hold at least one state of width 1 or more, got {list(outs.shape)}")
+    checks.no_gradient("merge", outs=outs, lses=lses)
+    if MODE == "reference":
+        out, lse = reference.merge(outs, lses)
+        return out.to(outs.dtype), lse.float()
+    return _merge(outs, lses)

@@ -1,0 +1,45 @@
+"""The bound that every result has to keep: error against float64, measured by what PyTorch does in the same dtype."""
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import kernels
+
+COMPILED = kernels.MODE == "compiled"
+FLOORS = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def sdpa_math(q, k, v, mask=None, scale=None):
+    """PyTorch's own unfused attention in the inputs' dtype: what that dtype can do on this device."""
+    with sdpa_kernel(SDPBackend.MATH):
+        group = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+def errors(got, wanted):
+    """(max-abs, relative L2) against float64; a NaN on either side never passes."""
+    got, wanted = got.double(), wanted.double()
+    assert not torch.isnan(got).any(), "the result holds NaN"
+    assert not torch.isnan(wanted).any(), "the definition holds NaN"
+    difference = got - wanted
+    norm = wanted.norm().clamp_min(1e-30)
+    return difference.abs().max().item() if got.numel() else 0.0, (difference.norm() / norm).item()
+
+
+def assert_accurate(got, wanted, peer=None):
+    """Error against float64 at most twice that of SDPA's MATH backend in the same dtype, plus the dtype's floor."""
+    assert got.shape == wanted.shape
+    ours = errors(got, wanted)
+    theirs = errors(peer, wanted) if peer is not None else (0.0, 0.0)
+    for name, mine, other in zip(("max-abs", "relative L2"), ours, theirs, strict=True):
+        bound = 2 * other + FLOORS[got.dtype]
+        assert mine <= bound, f"{name} error {mine:.3g} exceeds {bound:.3g}"
+
+
+def assert_lse(got, wanted):
+    """Log-sum-exps agree, -inf exactly where there is no key."""
+    assert got.dtype == torch.float32 and got.shape == wanted.shape
+    assert torch.equal(got == -torch.inf, wanted == -torch.inf)
+    finite = wanted != -torch.inf
+    torch.testing.assert_close(got.double()[finite], wanted[finite], atol=2e-5, rtol=2e-5)

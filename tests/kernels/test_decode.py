@@ -1,0 +1,284 @@
+"""Grouped decode against its definition: groups, splits, ragged lengths, dead slots, offsets, errors."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels import reference
+from tests.kernels.accuracy import COMPILED, assert_accurate, assert_lse, sdpa_math
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def peer(q, k, v, seq_lens):
+    """SDPA MATH in the inputs' dtype, with lengths as a mask; 0 where a sequence is empty."""
+    tokens = q if q.dim() == 4 else q.unsqueeze(1)
+    q_len, context_len = tokens.shape[1], k.shape[2]
+    lengths = torch.full((len(k),), context_len, device=k.device) if seq_lens is None else seq_lens.long()
+    keys = torch.arange(context_len, device=k.device)
+    last = lengths[:, None] - q_len + torch.arange(q_len, device=k.device)[None, :]
+    mask = keys[None, None, :] <= last[:, :, None]
+    alive = (keys < lengths[:, None])[:, None, :, None]
+    k, v = torch.where(alive, k, 0), torch.where(alive, v, 0)
+    out = sdpa_math(tokens.transpose(1, 2), k, v, mask[:, None])
+    out = torch.where(mask.any(-1)[:, None, :, None], out, 0).transpose(1, 2)
+    return out if q.dim() == 4 else out.squeeze(1)
+
+
+def compare(q, k, v, seq_lens=None, **options):
+    out, lse = kernels.decode(q, k, v, seq_lens, **options)
+    wanted, wanted_lse = reference.decode(q, k, v, seq_lens)
+    assert out.dtype == q.dtype
+    assert_accurate(out, wanted, peer(q, k, v, seq_lens))
+    assert_lse(lse, wanted_lse)
+    return out, lse
+
+
+def lens(device, *values):
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_splits", [None, 1, 2, 8, 64])
+def test_ragged_lengths_with_more_splits_than_blocks(random, device, num_splits, dtype):
+    q, k, v = random(3, 8, 64, dtype=dtype), random(3, 2, 129, 64, dtype=dtype), random(3, 2, 129, 64, dtype=dtype)
+    compare(q, k, v, lens(device, 1, 17, 129), num_splits=num_splits)
+
+
+def test_idle_splits_are_written(random, device):
+    """Partial buffers full of NaN: a split without keys must say so, not stay silent."""
+    q, k, v = random(3, 8, 64), random(3, 2, 129, 64), random(3, 2, 129, 64)
+    elements = kernels.plan.decode_workspace(3, 1, 8, 64, 64)
+    workspace = torch.full((elements + 5,), torch.nan, device=device)
+    out, lse = compare(q, k, v, lens(device, 0, 17, 129), num_splits=64, workspace=workspace)
+    assert (out[0] == 0).all() and (lse[0] == -torch.inf).all()
+    assert torch.isnan(workspace[elements:]).all()
+
+
+@pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(28, 4), (40, 8), (48, 8), (14, 2), (71, 1), (96, 4), (128, 1), (6, 6)])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_a_tile_never_meets_another_kv_head(device, n_q_heads, n_kv_heads, num_splits):
+    k = torch.zeros(1, n_kv_heads, 70, 16, device=device)
+    v = torch.arange(1.0, n_kv_heads + 1, device=device).view(1, -1, 1, 1).expand(1, n_kv_heads, 70, 16)
+    out, _ = kernels.decode(torch.zeros(1, n_q_heads, 16, device=device), k, v, num_splits=num_splits)
+    wanted = torch.tensor([h // (n_q_heads // n_kv_heads) + 1.0 for h in range(n_q_heads)], device=device)
+    torch.testing.assert_close(out[0], wanted[:, None].expand(-1, 16), rtol=4 * 2**-23 if num_splits > 1 else 0, atol=0)
+
+
+@pytest.mark.parametrize("group_size", [1, 3, 5, 24])
+def test_every_row_keeps_its_own_state(random, group_size):
+    """Changing one query head changes that head's output alone, bit for bit."""
+    q, k, v = random(1, group_size * 2, 32), random(1, 2, 50, 32), random(1, 2, 50, 32)
+    before, _ = kernels.decode(q, k, v)
+    q = q.clone()
+    q[0, group_size] *= 3
+    after, _ = kernels.decode(q, k, v)
+    changed = (before != after).any(-1)[0]
+    assert changed.nonzero().flatten().tolist() == [group_size]
+
+
+@pytest.mark.parametrize(
+    ("head_dim_qk", "head_dim_v"), [(16, 16), (40, 80), (80, 128), (96, 96), (112, 40), (192, 128), (576, 512), (1, 2)]
+)
+def test_widths_that_are_no_power_of_two(random, device, head_dim_qk, head_dim_v):
+    wide = [torch.full_like(random(2, h, d + 8), torch.nan) for h, d in ((4, head_dim_qk),)]
+    q = wide[0][..., :head_dim_qk].copy_(random(2, 4, head_dim_qk))
+    k = torch.full_like(random(2, 2, 37, head_dim_qk + 8), torch.nan)[..., :head_dim_qk].copy_(random(2, 2, 37, head_dim_qk))
+    v = torch.full_like(random(2, 2, 37, head_dim_v + 8), torch.nan)[..., :head_dim_v].copy_(random(2, 2, 37, head_dim_v))
+    compare(q, k, v, lens(device, 36, 3), num_splits=2)
+
+
+@pytest.mark.parametrize("filling", [math.nan, math.inf, 1e30])
+def test_dead_slots_may_hold_anything(random, device, filling):
+    q, k, v = random(4, 6, 32), random(4, 2, 40, 32), random(4, 2, 40, 32)
+    lengths = lens(device, 0, 1, 17, 40)
+    clean = kernels.decode(q, k, v, lengths, num_splits=2)
+    k, v = k.clone(), v.clone()
+    for b, n in enumerate(lengths.tolist()):
+        k[b, :, n:], v[b, :, n:] = filling, filling
+    dirty = kernels.decode(q, k, v, lengths, num_splits=2)
+    assert all(torch.equal(a, b) for a, b in zip(clean, dirty, strict=True))
+
+
+@pytest.mark.parametrize("q_len", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_several_new_tokens(random, device, q_len, num_splits):
+    q, k, v = random(4, q_len, 6, 32), random(4, 2, 150, 32), random(4, 2, 150, 32)
+    out, lse = compare(q, k, v, lens(device, 0, q_len - 1, 65, 150), num_splits=num_splits)
+    assert out.shape == (4, q_len, 6, 32) and lse.shape == (4, q_len, 6)
+
+
+def test_log_sum_exp_is_natural_and_merges(device):
+    """4096 and 4 tokens of equal score: the short part weighs 4/4100, and a mix-up of bases would give 4.54e-5."""
+    q = torch.zeros(1, 1, 16, device=device)
+    k = torch.zeros(1, 1, 4096, 16, device=device)
+    v = torch.zeros(1, 1, 4096, 16, device=device)
+    _, lse = kernels.decode(q, k[:, :, :1000], v[:, :, :1000], num_splits=3)
+    assert abs(lse.item() - 6.907755) < 1e-5
+    long = kernels.decode(q, k, v)
+    short = kernels.decode(q, k[:, :, :4], v[:, :, :4] + 1)
+    out, _ = kernels.merge(torch.stack([long[0], short[0]]), torch.stack([long[1], short[1]]))
+    torch.testing.assert_close(out, torch.full_like(out, 4 / 4100), rtol=1e-5, atol=0)
+
+
+def test_any_strides(random, device):
+    q = random(6, 32, 3).permute(2, 0, 1)
+    k, v = random(3, 50, 2, 32).transpose(1, 2), random(3, 2, 32, 50).transpose(2, 3)
+    compare(q, k, v, lens(device, 50, 9, 30), num_splits=2)
+    compare(q, k[:, :1].expand(-1, 3, -1, -1), v[:, :1].expand(-1, 3, -1, -1), lens(device, 50, 9, 30))
+    compare(q[:1].expand(3, -1, -1), k, v, torch.tensor([5, 0, 9, 1, 7, 2], dtype=torch.int64, device=device)[::2])
+
+
+@pytest.mark.parametrize("axis", ["token", "head", "batch"])
+def test_offsets_beyond_two_to_the_31(random, device, axis):
+    """One stride of 2**30 + 64 elements and three steps along it; the memory between is never touched."""
+    stride = 2**30 + 64
+    buffer = torch.empty(2 * stride + 4096, dtype=torch.float16, device=device)
+    sizes, strides = {
+        "token": ((1, 1, 3, 64), (1, 1, stride, 1)),
+        "head": ((1, 3, 3, 64), (1, stride, 64, 1)),
+        "batch": ((3, 1, 3, 64), (stride, 1, 64, 1)),
+    }[axis]
+    far = buffer.as_strided(sizes, strides)
+    far.copy_(random(*sizes, dtype=torch.float16))
+    near = far.clone()
+    q = random(sizes[0], 2 * sizes[1], 64, dtype=torch.float16)
+    for a, b in zip(kernels.decode(q, far, far, num_splits=1), kernels.decode(q, near, near, num_splits=1), strict=True):
+        assert torch.equal(a, b)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(0, 200),
+    st.integers(1, 70), st.integers(1, 70), st.integers(1, 9), st.integers(0, 2**31),
+)  # fmt: skip
+def test_any_shape(batch, n_kv_heads, group_size, q_len, context_len, head_dim_qk, head_dim_v, num_splits, seed):
+    generator = torch.Generator("cuda" if COMPILED else "cpu").manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    q = random(batch, q_len, n_kv_heads * group_size, head_dim_qk)
+    k, v = random(batch, n_kv_heads, context_len, head_dim_qk), random(batch, n_kv_heads, context_len, head_dim_v)
+    lengths = torch.randint(0, context_len + 1, (batch,), generator=generator, device=generator.device, dtype=torch.int32)
+    compare(q, k, v, lengths, num_splits=num_splits)
+
+
+def test_compiles_without_a_graph_break(random, device):
+    q, k, v, lengths = random(2, 4, 16), random(2, 2, 40, 16), random(2, 2, 40, 16), lens(device, 40, 3)
+    compiled = torch.compile(lambda *a: kernels.decode(*a, num_splits=2), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v, lengths), kernels.decode(q, k, v, lengths, num_splits=2))
+
+
+@pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: graph capture")
+def test_graph_capture_follows_the_lengths(random, device):
+    q, k, v = (
+        random(2, 8, 64, dtype=torch.bfloat16),
+        random(2, 2, 4096, 64, dtype=torch.bfloat16),
+        random(2, 2, 4096, 64, dtype=torch.bfloat16),
+    )
+    lengths = lens(device, 8, 8)
+    kernels.decode(q, k, v, lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, lse = kernels.decode(q, k, v, lengths)
+    for n in (4096, 0, 77):
+        lengths.fill_(n)
+        graph.replay()
+        wanted, wanted_lse = reference.decode(q, k, v, lengths)
+        assert_accurate(out, wanted)
+        assert_lse(lse, wanted_lse)
+
+
+@pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: lengths stay on it")
+def test_a_length_outside_the_cache_stays_inside(random, device):
+    q, k, v = random(2, 4, 32), random(2, 2, 40, 32), random(2, 2, 40, 32)
+    out, _ = kernels.decode(q, k, v, lens(device, 10**9, -5))
+    wanted, _ = reference.decode(q, k, v, lens(device, 40, 0))
+    assert_accurate(out, wanted)
+    with pytest.raises(ValueError, match="between 0 and the cache's 40"):
+        kernels.decode(q, k, v, lens(device, 41, 3), validate=True)
+
+
+@pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: counts compiled variants")
+def test_lengths_and_batches_compile_nothing_new(random):
+    from kernels.decode import decode_kernel
+
+    def variants():
+        return sum(len(cache[0]) for cache in decode_kernel.device_caches.values())
+
+    def sweep():
+        for n in range(1, 131):
+            for batch in (1, 2, 3, 16):
+                k = random(batch, 2, n, 64, dtype=torch.float16)
+                kernels.decode(random(batch, 8, 64, dtype=torch.float16), k, k)
+
+    before = variants()
+    sweep()
+    first = variants()
+    assert first - before <= 4
+    sweep()
+    assert variants() == first
+
+
+@pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: the allocator is asked")
+def test_the_cache_is_not_copied(random):
+    q, k, v = (
+        random(1, 8, 128, dtype=torch.float16),
+        random(1, 2, 8192, 128, dtype=torch.float16),
+        random(1, 2, 8192, 128, dtype=torch.float16),
+    )
+    kernels.decode(q, k, v)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    kernels.decode(q, k, v)
+    assert torch.cuda.max_memory_allocated() - before < k.numel() * k.element_size() // 4
+
+
+def test_refusals(random, device):
+    q, k, v = random(2, 4, 16), random(2, 2, 7, 16), random(2, 2, 7, 16)
+    for error, words, arguments in [
+        (TypeError, "v must be a torch.Tensor", (q, k, [1.0])),
+        (TypeError, "int32", (q, k, v, torch.ones(2, device=device))),
+        (TypeError, "seq_lens must be an int32 tensor", (q, k, v, [3, 4])),
+        (ValueError, r"seq_lens must have shape \[B\] = \[2\]", (q, k, v, lens(device, 3))),
+        (ValueError, "q must have shape", (q[0], k, v)),
+        (ValueError, "Dqk = 16", (q, k[..., :8], v)),
+        (ValueError, "L = 7", (q, k, v[:, :, :5])),
+        (ValueError, "multiple of the KV heads", (q[:, :3], k, v)),
+        (TypeError, "float16, bfloat16 or float32", (q.long(), k.long(), v.long())),
+    ]:
+        with pytest.raises(error, match=words):
+            kernels.decode(*arguments)
+    for error, words, options in [
+        (TypeError, "num_splits", {"num_splits": 2.0}),
+        (TypeError, "num_splits", {"num_splits": True}),
+        (ValueError, "num_splits", {"num_splits": 0}),
+        (ValueError, "scale must be finite", {"scale": math.inf}),
+        (TypeError, "validate", {"validate": 1}),
+        (ValueError, "at least", {"num_splits": 2, "workspace": torch.empty(3, device=device)}),
+        (
+            TypeError,
+            "workspace must be float32",
+            {"num_splits": 2, "workspace": torch.empty(999, device=device).half()},
+        ),
+    ]:
+        with pytest.raises(error, match=words):
+            kernels.decode(q, k, v, **options)
+    with pytest.raises(kernels.Unsupported, match="8 new tokens"):
+        kernels.decode(random(2, 9, 4, 16), k, v)
+    with pytest.raises(kernels.Unsupported, match="576"):
+        kernels.decode(random(1, 1, 577), random(1, 1, 1, 577), random(1, 1, 1, 16))
+    with pytest.raises(kernels.Unsupported, match="k requires a gradient"):
+        kernels.decode(q, k.requires_grad_(), v)
+
+
+@pytest.mark.skipif(COMPILED, reason="on a GPU lengths are checked only when asked")
+@pytest.mark.parametrize("values", [(8, 1), (-1, 3)])
+def test_lengths_outside_the_cache_are_refused(random, device, values):
+    with pytest.raises(ValueError, match="seq_lens must lie between 0 and the cache's 7 tokens"):
+        kernels.decode(random(2, 4, 16), random(2, 2, 7, 16), random(2, 2, 7, 16), lens(device, *values))

@@ -1,0 +1,193 @@
+"""Full-sequence attention against its definition: shapes, widths, dtypes, strides, masks, errors."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels import reference
+from tests.kernels.accuracy import COMPILED, assert_accurate, assert_lse, sdpa_math
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def bottom_right(q_len, kv_len, device):
+    i = torch.arange(q_len, device=device)[:, None]
+    return torch.arange(kv_len, device=device)[None, :] <= i + kv_len - q_len
+
+
+def compare(q, k, v, causal=False, scale=None):
+    out, lse = kernels.attention(q, k, v, causal=causal, scale=scale)
+    wanted, wanted_lse = reference.attention(q, k, v, causal=causal, scale=scale)
+    peer = None
+    if q.shape[2] <= k.shape[2]:  # with M > N some rows have no key, which SDPA answers with NaN
+        mask = bottom_right(q.shape[2], k.shape[2], q.device) if causal else None
+        peer = sdpa_math(q, k, v, mask, scale)
+    assert out.dtype == q.dtype
+    assert_accurate(out, wanted, peer)
+    assert_lse(lse, wanted_lse)
+    return out, lse
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(3, 3), (6, 2), (5, 1)])
+def test_matches_the_definition(random, n_q_heads, n_kv_heads, causal, dtype):
+    q = random(2, n_q_heads, 70, 64, dtype=dtype)
+    k, v = (random(2, n_kv_heads, 70, 64, dtype=dtype) for _ in range(2))
+    compare(q, k, v, causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kv_len", [1, 2, 15, 16, 17, 63, 65, 129])
+@pytest.mark.parametrize("q_len", [1, 7, 16, 65, 129])
+def test_lengths_that_fill_no_tile(random, q_len, kv_len, causal):
+    compare(random(1, 3, q_len, 32), random(1, 1, kv_len, 32), random(1, 1, kv_len, 32), causal)
+
+
+@pytest.mark.parametrize(
+    ("head_dim_qk", "head_dim_v"), [(16, 16), (40, 40), (80, 128), (96, 80), (112, 48), (192, 128), (256, 256), (1, 3)]
+)
+def test_widths_that_are_no_power_of_two(random, head_dim_qk, head_dim_v):
+    """The tensors are slices of wider ones whose remainder is NaN: a tile that reads on would show it."""
+    wide = [
+        torch.full_like(random(1, h, n, d + 24), torch.nan)
+        for h, n, d in ((2, 19, head_dim_qk), (1, 21, head_dim_qk), (1, 21, head_dim_v))
+    ]
+    q, k, v = (w[..., :d] for w, d in zip(wide, (head_dim_qk, head_dim_qk, head_dim_v), strict=True))
+    for tensor in (q, k, v):
+        tensor.copy_(random(*tensor.shape))
+    compare(q, k, v, True)
+    assert all(torch.isnan(w[..., -24:]).all() for w in wide)
+
+
+def test_causal_is_aligned_bottom_right(device):
+    v = torch.arange(1.0, 6.0, device=device).view(1, 1, 5, 1)
+    zeros = torch.zeros(1, 1, 5, 4, device=device)
+    out, lse = kernels.attention(zeros[:, :, :2], zeros, v, causal=True)
+    assert out.flatten().tolist() == [2.5, 3.0]
+    torch.testing.assert_close(lse.flatten(), torch.tensor([math.log(4), math.log(5)], device=device))
+    out, _ = kernels.attention(zeros[:, :, :1], zeros, v, causal=True)
+    assert out.item() == 3.0
+
+
+def test_a_query_without_keys_gives_zero(random):
+    out, lse = compare(random(1, 2, 40, 16), random(1, 1, 9, 16), random(1, 1, 9, 16), causal=True)
+    assert (out[:, :, :31] == 0).all() and (lse[:, :, :31] == -torch.inf).all()
+    out, lse = kernels.attention(random(1, 2, 3, 16), random(1, 1, 0, 16), random(1, 1, 0, 16))
+    assert (out == 0).all() and (lse == -torch.inf).all()
+
+
+@pytest.mark.parametrize(("batch", "q_len"), [(0, 3), (2, 0)])
+def test_nothing_asked_nothing_returned(random, batch, q_len):
+    out, lse = kernels.attention(random(batch, 2, q_len, 16), random(batch, 1, 5, 16), random(batch, 1, 5, 8))
+    assert out.shape == (batch, 2, q_len, 8) and lse.shape == (batch, 2, q_len)
+
+
+def test_log_sum_exp_is_natural(device):
+    zeros = torch.zeros(1, 1, 1000, 16, device=device)
+    _, lse = kernels.attention(zeros[:, :, :1], zeros, zeros)
+    assert abs(lse.item() - 6.907755) < 1e-5
+
+
+@pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(6, 2), (12, 3), (14, 2), (7, 1)])
+def test_heads_map_in_contiguous_groups(device, n_q_heads, n_kv_heads):
+    k = torch.zeros(1, n_kv_heads, 5, 16, device=device)
+    v = torch.arange(1.0, n_kv_heads + 1, device=device).view(1, -1, 1, 1).expand(1, n_kv_heads, 5, 16)
+    out, _ = kernels.attention(torch.zeros(1, n_q_heads, 2, 16, device=device), k, v)
+    group_size = n_q_heads // n_kv_heads
+    assert out[0, :, 0, 0].tolist() == [h // group_size + 1 for h in range(n_q_heads)]
+
+
+def test_views_of_one_packed_projection(random):
+    batch, length, width, n_q_heads, n_kv_heads = 2, 33, 16, 4, 2
+    packed = random(batch, length, n_q_heads + 2 * n_kv_heads, width).transpose(1, 2)
+    q, k, v = packed.split([n_q_heads, n_kv_heads, n_kv_heads], 1)
+    compare(q, k, v, True)
+    k, v = k[:, :1].expand(-1, 2, -1, -1), v[:, :1].expand(-1, 2, -1, -1)
+    compare(q, k, v)
+    compare(q, random(batch, n_kv_heads, width, 40).transpose(2, 3), random(batch, n_kv_heads, width, 40).transpose(2, 3))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, -0.3, 2])
+def test_scale_is_the_models_own(random, scale):
+    compare(random(1, 2, 9, 16), random(1, 1, 12, 16), random(1, 1, 12, 16), scale=scale)
+
+
+def test_large_scores_do_not_overflow(random):
+    compare(100 * random(1, 2, 9, 16), 100 * random(1, 1, 12, 16), random(1, 1, 12, 16))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 90),
+    st.integers(1, 70), st.integers(1, 70), st.booleans(), st.integers(0, 2**31),
+)  # fmt: skip
+def test_any_shape(batch, n_kv_heads, group_size, q_len, kv_len, head_dim_qk, head_dim_v, causal, seed):
+    generator = torch.Generator("cuda" if COMPILED else "cpu").manual_seed(seed)
+    q, k, v = (
+        torch.randn(batch, h, n, d, generator=generator, device=generator.device)
+        for h, n, d in (
+            (n_kv_heads * group_size, q_len, head_dim_qk),
+            (n_kv_heads, kv_len, head_dim_qk),
+            (n_kv_heads, kv_len, head_dim_v),
+        )
+    )
+    compare(q, k, v, causal)
+
+
+def test_compiles_without_a_graph_break(random):
+    q, k, v = random(1, 4, 9, 16), random(1, 2, 12, 16), random(1, 2, 12, 16)
+    compiled = torch.compile(lambda *a: kernels.attention(*a, causal=True), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v), kernels.attention(q, k, v, causal=True))
+
+
+def test_backward_is_refused(random):
+    q = random(1, 2, 3, 16).requires_grad_()
+    out, _ = kernels.attention(q, random(1, 1, 3, 16), random(1, 1, 3, 16))
+    with pytest.raises(kernels.Unsupported, match="backward"):
+        out.sum().backward()
+
+
+@pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: counts compiled variants")
+def test_lengths_compile_nothing_new(random):
+    from kernels.forward import attention_kernel
+
+    def variants():
+        return sum(len(cache[0]) for cache in attention_kernel.device_caches.values())
+
+    before = variants()
+    for n in range(1, 131):
+        k = random(1, 2, n, 64, dtype=torch.float16)
+        kernels.attention(random(1, 4, n, 64, dtype=torch.float16), k, k, causal=True)
+    assert variants() - before <= 9  # three tile sizes, each with at most three forms of stride
+
+
+def test_refusals(random):
+    q, k, v = random(2, 4, 5, 16), random(2, 2, 7, 16), random(2, 2, 7, 16)
+    for error, words, arguments in [
+        (TypeError, "q must be a torch.Tensor", (None, k, v)),
+        (TypeError, "float64", (q.double(), k.double(), v.double())),
+        (TypeError, "one dtype", (q, k.half(), v)),
+        (ValueError, r"q must have shape \[B, Hq, M, Dqk\]", (q[0], k, v)),
+        (ValueError, "Hkv", (q, k, v[:, :1])),
+        (ValueError, "Dqk", (q, k[..., :8], v)),
+        (ValueError, "B = 2", (q, k[:1], v[:1])),
+        (ValueError, "multiple of the KV heads", (q[:, :3], k, v)),
+        (TypeError, "dense", (q.to_sparse(), k, v)),
+    ]:
+        with pytest.raises(error, match=words):
+            kernels.attention(*arguments)
+    for error, words, options in [
+        (TypeError, "causal", {"causal": 1}),
+        (TypeError, "scale", {"scale": "1"}),
+        (ValueError, "scale", {"scale": math.nan}),
+        (TypeError, "allow_tf32", {"allow_tf32": None}),
+    ]:
+        with pytest.raises(error, match=words):
+            kernels.attention(q, k, v, **options)
+    with pytest.raises(kernels.Unsupported, match="256"):
+        kernels.attention(random(1, 1, 1, 257), random(1, 1, 1, 257), random(1, 1, 1, 16))

@@ -1,0 +1,1 @@
+"""Python around the kernels: arithmetic, layers, measurement, views, grading, and what builds the book."""

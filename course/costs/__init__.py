@@ -1,0 +1,47 @@
+"""The arithmetic of a decode step: bytes, FLOPs, the shortest possible time, and a prediction.
+
+Everything here is computed from shapes; nothing is measured and nothing needs a GPU. Standard library only.
+
+    attention    what one layer leaves in the cache, and the products it costs
+    roofline     the floor of a kernel and of a step
+    prediction   fixed time plus bytes over bandwidth, fitted from measured points
+    model_data   published models, with the source of every row
+    gpu_data     GPUs, with the source of every row
+    units        KiB, MiB, GiB, dtypes, and numbers written for people
+"""
+
+from .attention import FP8_MLA, Attention, attention_flops, cache_bytes, decode_flops, intensity, linear_intensity
+from .gpu_data import Gpu, gpu, gpus
+from .model_data import Model, experts_read, model, models
+from .prediction import Prediction, fit
+from .roofline import Floor, decode_floors, floor, step_floor
+from .units import GiB, KiB, MiB, bytes_of, format_bytes, format_seconds
+
+__all__ = [
+    "FP8_MLA",
+    "Attention",
+    "Floor",
+    "GiB",
+    "Gpu",
+    "KiB",
+    "MiB",
+    "Model",
+    "Prediction",
+    "attention_flops",
+    "bytes_of",
+    "cache_bytes",
+    "decode_floors",
+    "decode_flops",
+    "experts_read",
+    "fit",
+    "floor",
+    "format_bytes",
+    "format_seconds",
+    "gpu",
+    "gpus",
+    "intensity",
+    "linear_intensity",
+    "model",
+    "models",
+    "step_floor",
+]

@@ -1,0 +1,26 @@
+"""Measuring: time a callable, count what a kernel loads, record a sweep, read recordings back.
+
+Time comes from a GPU (or, for plain torch code, from this machine's clock); counted traffic comes from Triton's
+interpreter, where time means nothing. Every function here keeps the two apart.
+"""
+
+import kernels  # noqa: F401  before anything that imports Triton
+
+from .recordings import Recording, check, latest, load, recordings
+from .timing import Timing, copies_beyond_cache, time_callable
+from .traffic import Launch, Requests, Traffic, count_traffic
+
+__all__ = [
+    "Launch",
+    "Recording",
+    "Requests",
+    "Timing",
+    "Traffic",
+    "check",
+    "copies_beyond_cache",
+    "count_traffic",
+    "latest",
+    "load",
+    "recordings",
+    "time_callable",
+]

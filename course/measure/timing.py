@@ -186,13 +186,19 @@ def _captured(calls: Sequence[Callable[[], object]]) -> Sample:
 
 
 def _capture(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
-    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    device, current = torch.cuda.current_device(), torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[device]
+    state = generator.clone_state()
+    graph = torch.cuda.CUDAGraph()
     try:
         # Outputs are dropped at once, so that all calls share the memory of one inside the graph's own pool.
-        with torch.cuda.graph(graph, stream=_side_stream(torch.cuda.current_device())):
+        with torch.cuda.graph(graph, stream=_side_stream(device)):
             _run(calls)
-    finally:
-        torch.cuda.set_stream(current)  # a capture that fails leaves its own stream current
+    except RuntimeError:
+        # A capture that fails leaves its own stream current and the generator of random numbers waiting for its end.
+        torch.cuda.set_stream(current)
+        generator.graphsafe_set_state(state)
+        raise
     return graph
 
 

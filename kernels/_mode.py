@@ -79,7 +79,7 @@ def _cuda_device(index: int) -> Device:
 
 def device_of(tensor: torch.Tensor) -> Device:
     """The device facts that a launch over ``tensor`` has to respect."""
-    return INTERPRETED if MODE == "interpreter" else _cuda_device(tensor.device.index)
+    return _cuda_device(tensor.device.index) if MODE == "compiled" else INTERPRETED
 
 
 def on_device(tensor: torch.Tensor):

@@ -53,7 +53,9 @@ def compile_for(sm, kernel, signature, constants, tile):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()
-        usage = subprocess.run([CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+        usage = subprocess.run(
+            [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
     return {"registers": int(registers), "stack": int(stack), "shared": built.metadata.shared}
 
@@ -66,7 +68,7 @@ def tile_constants(tile, head_dim_qk, head_dim_v):
 
 def tensors(dtype):
     strides = {f"{name}_strides": LAST_AXIS_DENSE for name in "qkv"}
-    return {**{name: f"*{dtype}" for name in ("q", "k", "v", "out")}, "lse": "*fp32", "scale_log2": "fp32", **strides}
+    return {**dict.fromkeys(("q", "k", "v", "out"), f"*{dtype}"), "lse": "*fp32", "scale_log2": "fp32", **strides}
 
 
 def decode_on(sm, dtype, head_dim_qk, head_dim_v, group_size, context_len):

@@ -1,0 +1,49 @@
+"""Programs and splits: plain numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernels
+from kernels import plan
+
+H200 = kernels.Device(capability=(9, 0), sm_count=132, shared_memory=227 * 1024)
+
+
+def test_programs_of_the_workhorse():
+    """32 query heads over 8 KV heads: 8 programs a sequence where one program a query head would be 32."""
+    assert plan.head_tiles(32, 8, block_h=16) == 8
+    assert plan.decode_programs(4, 32, 8, block_h=16) == 32
+    assert plan.decode_programs(1, 32, 8, block_h=16, num_splits=16) == 128
+
+
+@pytest.mark.parametrize(("n_q_heads", "n_kv_heads", "tiles"), [(48, 2, 4), (40, 2, 4), (80, 4, 8), (71, 1, 5), (7, 7, 7)])
+def test_a_tile_never_spans_two_kv_heads(n_q_heads, n_kv_heads, tiles):
+    assert plan.head_tiles(n_q_heads, n_kv_heads, block_h=16) == tiles
+
+
+@pytest.mark.parametrize(("batch", "head_tiles", "splits"), [(1, 8, 16), (16, 8, 1), (64, 8, 1), (1, 1, 132), (9, 8, 3)])
+def test_splits_fill_one_wave(batch, head_tiles, splits):
+    assert plan.num_splits(batch, head_tiles, 131072, 132) == splits
+
+
+@given(st.integers(1, 512), st.integers(1, 128), st.integers(0, 2**20), st.integers(1, 200))
+def test_splits_stay_in_bounds(batch, head_tiles, context_len, sm_count):
+    splits = plan.num_splits(batch, head_tiles, context_len, sm_count)
+    assert splits >= 1
+    if splits > 1:
+        assert context_len // splits >= plan.MIN_TOKENS_PER_SPLIT
+        assert batch * head_tiles * splits <= 2 * sm_count
+
+
+def test_workspace_holds_outputs_and_log_sum_exps():
+    assert plan.decode_workspace(3, 1, 8, 64, 1) == 0
+    assert plan.decode_workspace(3, 2, 8, 64, 5) == 5 * 3 * 2 * 8 * 65
+
+
+def test_plan_decode_is_what_decode_launches(random):
+    """The interpreter's own device, and an H200 that is not here."""
+    launch = kernels.plan_decode(1, 32, 8, 8192, 128, 128, 2, H200)
+    assert (launch.tile.rows, launch.row_tiles, launch.num_splits, launch.programs) == (16, 8, 16, 128)
+    assert kernels.plan_decode(1, 32, 1, 8192, 128, 128, 2, H200).tile.rows == 32
+    assert kernels.plan_decode(2, 32, 8, 8192, 128, 128, 2, H200, num_splits=3).programs == 48

@@ -1,0 +1,70 @@
+"""Tiles fit the GPU they are chosen for: by their own bound over many shapes, and compiled for real ones."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernels
+from kernels import tiles
+
+GPUS = [((7, 5), 64), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)]
+
+
+@given(
+    st.integers(1, 576),
+    st.integers(1, 512),
+    st.integers(1, 256),
+    st.sampled_from([2, 4]),
+    st.sampled_from(GPUS),
+    st.integers(0, 2**20),
+)
+def test_decode_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, rows, itemsize, gpu, tokens):
+    capability, kib = gpu
+    try:
+        tile = tiles.decode_tile(rows, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024, tokens)
+    except kernels.Unsupported as refusal:
+        assert "shared memory" in str(refusal) and kib < 227  # an H200 takes every width that decode accepts
+        return
+    operand = 4 if capability < (8, 0) else itemsize
+    assert tiles.shared_bytes(tile, tiles.pad(head_dim_qk), tiles.pad(head_dim_v), operand) <= kib * 1024
+    assert tile.rows <= 8 if capability < (8, 0) else tile.rows >= 16
+    assert all(x & (x - 1) == 0 for x in (tile.rows, tile.block_n, tile.num_warps))
+
+
+@given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.sampled_from([2, 4]), st.sampled_from(GPUS))
+def test_forward_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, q_len, itemsize, gpu):
+    capability, kib = gpu
+    tile = tiles.forward_tile(q_len, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024)
+    operand = 4 if capability < (8, 0) else itemsize
+    assert tiles.shared_bytes(tile, tiles.pad(head_dim_qk), tiles.pad(head_dim_v), operand) <= kib * 1024
+
+
+@pytest.mark.parametrize(("group_size", "rows"), [(1, 16), (4, 16), (16, 16), (17, 32), (32, 32), (71, 64)])
+def test_a_group_is_one_tile_where_it_can_be(group_size, rows):
+    assert tiles.decode_tile(group_size, 128, 128, 2, (9, 0), 227 * 1024, 8192).rows == rows
+
+
+def test_a_width_that_fits_nowhere_is_refused_by_name():
+    with pytest.raises(kernels.Unsupported, match="a program has 65536"):
+        tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192)
+
+
+@pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")
+@pytest.mark.parametrize("sm", [75, 80, 86, 90, 100, 120])
+def test_compiled_kernels_fit(sm):
+    """Compiled ahead of time, no such GPU needed: shared memory within the limit, and hardly a register spilled."""
+    program = pathlib.Path(__file__).with_name("ahead_of_time.py")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, program, str(sm)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(cases) == 8
+    for case in cases:
+        assert case["shared"] <= case["limit"], case
+        assert case["stack"] <= 256, case

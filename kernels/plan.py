@@ -4,7 +4,7 @@ Nothing here looks at a device or a tensor, so an explorer can ask about any GPU
 """
 
 # A split shorter than this spends more on its first loads and on the merge than it saves.
-MIN_TOKENS_PER_SPLIT = 256
+MIN_TOKENS_PER_SPLIT = 128
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,0 +1,38 @@
+"""What a notebook shows: figures, explorers, live labs, kernel source, and the reader's own predictions.
+
+Each name is loaded when it is first used, so that showing a kernel does not wait for a plotting library.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "STYLES": "style",
+    "subplots": "style",
+    "figure": "figures",
+    "measured_against_arithmetic": "measured",
+    "token_path": "diagrams",
+    "decode_step_figure": "diagrams",
+    "head_tiles_figure": "diagrams",
+    "bytes_per_step": "explorers",
+    "roofline": "explorers",
+    "decode_time": "explorers",
+    "programs_and_traffic": "explorers",
+    "decode_lab": "labs",
+    "cache_lab": "labs",
+    "show": "source",
+    "predict": "predictions",
+    "prediction_log": "predictions",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"course.views has no {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,117 @@
+"""The commands as a reader types them: serving, cleaning, and the same thing with and without make."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from course.site import ROOT, serve
+from course.site.__main__ import COMMANDS
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    """What the commands themselves consist of, in a folder with a space in its name, with a learner's files beside it."""
+    root = tmp_path / "a copy"
+    shutil.copytree(Path(ROOT, "course", "site"), root / "course" / "site", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "constraints.txt", "requirements.txt", "course/__init__.py"):
+        shutil.copy(Path(ROOT, name), root / name)
+    return root
+
+
+def test_every_target_is_a_command():
+    makefile = Path(ROOT, "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    assert targets <= set(COMMANDS)
+    assert targets == set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine; install the package make")
+@pytest.mark.parametrize("target", ["book", "serve", "test", "lab", "notebooks", "measure", "gpu-test", "clean"])
+def test_make_uses_a_given_interpreter_as_it_is(copy, target):
+    line = ["make", "--dry-run", target, f"PYTHON={sys.executable}"]
+    printed = subprocess.run(line, cwd=copy, capture_output=True, text=True, check=True).stdout.strip()
+    assert printed.removesuffix(" ") == f'"{sys.executable}" -m course.site --as-is {target}'
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine; install the package make")
+def test_clean_keeps_recordings_and_what_a_learner_wrote(copy):
+    kept = ["book/recorded/a-gpu/decode.json", "book/recorded/a-gpu/decode.partial.jsonl", "notebooks/.predictions.jsonl",
+            "notebooks/mine.ipynb", "kernels/my_kernel.py"]  # fmt: skip
+    removed = [
+        ".venv/complete",
+        "_build/html/index.html",
+        "_build/test-report.xml",
+        ".pytest_cache/x",
+        "kernels/__pycache__/x.pyc",
+    ]
+    for name in kept + removed:
+        path = copy / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    subprocess.run(["make", "clean"], cwd=copy, check=True)
+    assert [name for name in kept + removed if (copy / name).exists()] == kept
+    subprocess.run(["make", "clean"], cwd=copy, check=True)  # a second time, with nothing to do
+
+
+def test_server_takes_another_port_where_one_is_taken(tmp_path):
+    (tmp_path / "index.html").write_text("hello")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with serve.server(str(tmp_path), [taken, 0]) as served:
+            assert served.server_port not in (taken, 0)
+            assert served.server_address[0] == "127.0.0.1"
+
+
+def test_no_free_port_is_said(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with pytest.raises(SystemExit, match=str(taken)):
+            serve.server(str(tmp_path), [taken])
+
+
+def test_serving_prints_its_address_and_ends_quietly(copy):
+    page = copy / "_build" / "html" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("hello")
+    command = [sys.executable, "-m", "course.site.serve"]
+    with subprocess.Popen(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = re.search(r"http://localhost:\d+/", process.stdout.readline())[0]
+        assert urllib.request.urlopen(address).read() == b"hello"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert said == ""
+
+
+def test_unknown_command_lists_the_known(copy):
+    done = subprocess.run([sys.executable, "-m", "course.site", "bok"], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "book" in done.stderr
+
+
+def test_interpreter_used_as_it_is_is_told_what_it_lacks(copy):
+    command = [sys.executable, "-S", "-m", "course.site", "--as-is", "book"]  # -S: without installed packages
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "jupyter_book" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpu_test_without_a_gpu_says_so():
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "course.site", "--as-is", "gpu-test"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "needs a CUDA GPU" in done.stderr

@@ -1,0 +1,65 @@
+"""A synthetic recording: times follow a rule, so that tests know what a figure must say."""
+
+from course import costs, measure
+
+READ_RATE = 4.6e12
+T0 = 6e-6
+
+
+def row(operation="decode", backend=None, batch=1, n_q_heads=32, n_kv_heads=8, context_len=8192, slower=1.0, **more) -> dict:
+    attention = costs.Attention.gqa(n_q_heads, n_kv_heads, 128)
+    n_bytes = costs.cache_bytes(attention, context_len, batch=batch)
+    seconds = (T0 + n_bytes / READ_RATE) * slower
+    return {
+        "operation": operation,
+        "backend": backend,
+        "dtype": "bfloat16",
+        "batch": batch,
+        "n_q_heads": n_q_heads,
+        "n_kv_heads": n_kv_heads,
+        "head_dim_qk": 128,
+        "head_dim_v": 128,
+        "context_len": context_len,
+        "num_splits": 4 if operation == "decode" else None,
+        "splits": "automatic" if operation == "decode" else None,
+        "cache_bytes": n_bytes,
+        "flops": costs.decode_flops(attention, context_len, batch=batch),
+        "status": "ok",
+        "reason": None,
+        "median_s": seconds,
+        "p20_s": seconds * 0.98,
+        "p80_s": seconds * 1.05,
+        "rounds": 20,
+        "method": "graph",
+        "error": {"max_abs": 1e-3, "relative_l2": 1e-3},
+    } | more
+
+
+def recording(*, kernels_sha256: str = "0" * 64) -> measure.Recording:
+    rows = []
+    for batch in (1, 16):
+        for n_kv_heads in (1, 8, 32):
+            for context_len in (512, 8192, 131072):
+                at = {"batch": batch, "n_kv_heads": n_kv_heads, "context_len": context_len}
+                rows += [
+                    row("decode", **at),
+                    row("decode", **at, slower=9.0, num_splits=1, splits="given"),
+                    row("attention", slower=3.0, **at),
+                    row("sdpa", "MATH", slower=20.0, **at),
+                    row("sdpa", "FLASH", slower=1.2, **at),
+                ]
+    return measure.Recording(
+        kind="decode",
+        provenance={
+            "gpu": "NVIDIA H200",
+            "sm_count": 132,
+            "l2_bytes": 62914560,
+            "driver": "580.1",
+            "torch": "2.11.0",
+            "triton": "3.6.0",
+            "date": "2026-11-29",
+            "kernels_sha256": kernels_sha256,
+        },
+        reads=[{"bytes": 2**31, "median_s": 2**31 / READ_RATE, "p20_s": 4e-4, "p80_s": 5e-4}],
+        rows=rows,
+    )

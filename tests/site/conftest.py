@@ -1,0 +1,135 @@
+"""The built site in a real browser. `make test` builds it first; without a browser on the machine these tests are skipped."""
+
+import functools
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, sync_playwright
+
+from course.site import BUILD, ROOT
+from course.site.serve import server
+
+SITE = Path(BUILD, "html")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def files(entry) -> list[str]:
+    """Every file named in a piece of a table of contents, in order."""
+    if isinstance(entry, list):
+        return [name for each in entry for name in files(each)]
+    own = [entry[key] for key in ("root", "file") if key in entry]
+    return own + [name for key in ("parts", "chapters", "sections") for name in files(entry.get(key, []))]
+
+
+PAGES = [f"{entry}.html" for entry in files(yaml.safe_load(Path(ROOT, "_toc.yml").read_text(encoding="utf-8")))]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker a file, so that a browser starts once for it."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium, the one that is on the machine."""
+    executable = next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        pytest.skip("no Chromium on PATH; install the package chromium (apt install chromium) or Google Chrome")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    """Address of the built site over http, ending in a slash."""
+    assert (SITE / "index.html").is_file(), "there is no built site; `make book` builds it, `make test` does so first"
+    with server(str(SITE), [0]) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}/"
+        served.shutdown()
+
+
+@dataclass
+class Visit:
+    """An open page and everything it complained of or asked another host for."""
+
+    page: Page
+    said: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> BrowserContext:
+    """One context a file: its pages share what they have loaded."""
+    return browser.new_context()
+
+
+@pytest.fixture
+def visit(context: BrowserContext, base: str) -> Iterator[Callable[..., Visit]]:
+    """Function that opens a page of the site (``'book/run.html'``) and waits until it has loaded."""
+    pages = []
+
+    def opened(name: str, *, width: int = 1280, scheme: str = "light", origin: str = base) -> Visit:
+        visit = Visit(context.new_page())
+        pages.append(visit.page)
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        visit.page.emulate_media(color_scheme=scheme)
+        visit.page.on("console", lambda m: visit.said.append(f"console: {m.text}") if m.type == "error" else None)
+        visit.page.on("pageerror", lambda error: visit.said.append(f"page error: {error}"))
+        visit.page.on("request", functools.partial(note_outside, visit, origin))
+        visit.page.on("requestfailed", lambda request: visit.said.append(f"failed: {request.url}"))
+        visit.page.goto(origin + name)
+        return visit
+
+    yield opened
+    for page in pages:
+        page.close()
+
+
+def note_outside(visit: Visit, origin: str, request: Request) -> None:
+    """Note a request that leaves the site."""
+    if not request.url.startswith((origin, "data:", "blob:")):
+        visit.said.append(f"outside: {request.url}")
+
+
+@pytest.fixture
+def draw_explorers() -> Callable[[Page], list[Locator]]:
+    """Function that brings each explorer of a page into view until it is drawn, and returns them."""
+
+    def draw(page: Page) -> list[Locator]:
+        explorers = page.locator("div.explorer").all()
+        for explorer in explorers:
+            explorer.scroll_into_view_if_needed()
+            page.locator(f"#{explorer.get_attribute('id')}[data-drawn]").wait_for()
+        return explorers
+
+    return draw
+
+
+@pytest.fixture(params=PAGES)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each page of the table of contents in turn, as its path in the site."""
+    return request.param
+
+
+@pytest.fixture(params=[page for page in PAGES if page.startswith("notebooks/")])
+def notebook_name(request: pytest.FixtureRequest) -> str:
+    """Each page made from a notebook in turn."""
+    return request.param

@@ -1,0 +1,89 @@
+"""Explorers answer: each of their controls changes what is drawn, by mouse and by keyboard, in a chart that can be read."""
+
+import pytest
+from playwright.sync_api import Locator
+
+# What a reader sees of a chart: its marks and, where a scale follows the data, the labels of its axes.
+DRAWN = "explorer => explorer.querySelector('svg').innerHTML"
+
+# Moves a control as a reader would and waits until Vega has drawn.
+MOVE = """async (control, value) => {
+    control.value = value;
+    control.dispatchEvent(new Event("input", {bubbles: true}));
+    control.dispatchEvent(new Event("change", {bubbles: true}));
+    await control.closest("div.explorer").view.runAsync();
+}"""
+
+SMALLEST_TEXT = """explorer => Math.min(...Array.from(explorer.querySelectorAll("svg text"))
+    .filter((text) => text.textContent && getComputedStyle(text).opacity !== "0")
+    .map((text) => {
+        const to_screen = text.getScreenCTM();
+        return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(to_screen.a, to_screen.b);
+    }))"""
+
+
+def other_values(control: Locator) -> list[str]:
+    """Values that a slider or a menu could also have."""
+    if control.evaluate("control => control.tagName") == "SELECT":
+        values = control.locator("option").evaluate_all("options => options.map(option => option.value)")
+    else:
+        values = [control.get_attribute("min"), control.get_attribute("max")]
+    return [value for value in values if value != control.input_value()]
+
+
+def test_every_control_changes_what_is_drawn(visit, draw_explorers, notebook_name):
+    opened = visit(notebook_name)
+    for explorer in draw_explorers(opened.page):
+        identity = explorer.get_attribute("id")
+        controls = explorer.locator(".vega-bindings :is(input[type=range], select)").all()
+        assert controls, f"{identity} has nothing to move"
+        for control in controls:
+            before, first, name = explorer.evaluate(DRAWN), control.input_value(), control.get_attribute("name")
+            after = set()
+            for value in other_values(control):
+                control.evaluate(MOVE, value)
+                after.add(explorer.evaluate(DRAWN))
+            assert after - {before}, f"{identity}: {name} changes nothing"
+            control.evaluate(MOVE, first)
+            assert explorer.evaluate(DRAWN) == before, f"{identity}: {name} does not come back to where it was"
+    assert opened.said == []
+
+
+def test_arrow_key_moves_a_slider(visit, draw_explorers, notebook_name):
+    for explorer in draw_explorers(visit(notebook_name).page):
+        for slider in explorer.locator("input[type=range]").all():
+            before = slider.input_value()
+            slider.press("ArrowRight")
+            if slider.input_value() == before:  # it stood at its end
+                slider.press("ArrowLeft")
+            assert slider.input_value() != before
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_chart_fits_its_frame_and_can_be_read(visit, draw_explorers, notebook_name, width):
+    for explorer in draw_explorers(visit(notebook_name, width=width).page):
+        frame, chart = explorer.bounding_box(), explorer.locator("svg").bounding_box()
+        assert chart["x"] >= frame["x"]
+        assert chart["x"] + chart["width"] <= frame["x"] + frame["width"]
+        assert explorer.evaluate(SMALLEST_TEXT) >= 9, explorer.get_attribute("id")
+
+
+def test_text_follows_the_theme(visit, draw_explorers, notebook_name):
+    page = visit(notebook_name).page
+    label = "explorer => getComputedStyle(explorer.querySelector('svg .role-axis-label text')).fill"
+    explorers = draw_explorers(page)
+    light = [explorer.evaluate(label) for explorer in explorers]
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    for explorer, before in zip(explorers, light, strict=True):
+        assert explorer.evaluate(label) != before, explorer.get_attribute("id")
+
+
+def test_pages_without_an_explorer_load_no_vega(context, base, name):
+    page = context.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(base + name)
+    if page.locator("div.explorer").count() == 0:
+        assert [url for url in asked if "vega" in url or "explorers.js" in url] == []
+    page.close()

@@ -1,0 +1,106 @@
+"""Every page of the built site, as a reader's browser shows it."""
+
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from course.site import BUILD, ROOT
+from course.site.address import current
+
+SITE = Path(BUILD, "html")
+
+
+def excess_width(page: Page) -> int:
+    """Pixels by which the page is wider than the screen."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def theme(page: Page) -> str:
+    """The theme the page shows, ``light`` or ``dark``."""
+    return page.evaluate("document.documentElement.dataset.theme")
+
+
+def test_page_on_a_laptop(visit, draw_explorers, name):
+    opened = visit(name)
+    page = opened.page
+    draw_explorers(page)
+    assert opened.said == []
+    assert excess_width(page) <= 0
+    assert theme(page) == "light"
+
+
+def test_page_on_a_phone(visit, draw_explorers, name):
+    opened = visit(name, width=360, scheme="dark")
+    draw_explorers(opened.page)
+    assert opened.said == []
+    assert excess_width(opened.page) <= 0
+    assert theme(opened.page) == "dark"
+
+
+def test_page_from_a_folder(visit, draw_explorers, name):
+    opened = visit(name, origin=SITE.as_uri() + "/")
+    page = opened.page
+    draw_explorers(page)
+    assert opened.said == []
+    # Typesetting is over when MathJax says so; pages without formulas don't load it.
+    page.wait_for_function("!document.querySelector('.math') || window.MathJax?.startup?.promise")
+    page.evaluate("window.MathJax?.startup?.promise")
+    assert page.locator(".math:not(:has(mjx-container))").count() == 0
+    assert page.locator("mjx-merror").count() == 0
+
+
+def test_page_in_print(visit, name):
+    page = visit(name).page
+    page.emulate_media(media="print")
+    assert page.locator("article.bd-article").is_visible()
+    for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-footer"):
+        assert not page.locator(furniture).first.is_visible(), furniture
+
+
+def test_first_page_leads_to_the_book(visit, base):
+    opened = visit("index.html")
+    opened.page.wait_for_url(base + "book/index.html")
+    assert opened.said == []
+    assert opened.page.locator("article h1").inner_text().startswith("From MHA to MLA")
+
+
+def test_favicon(visit, base):
+    page = visit("book/index.html").page
+    address = page.locator("link[rel=icon]").evaluate("link => link.href")
+    answer = page.request.get(address)
+    assert address.startswith(base)
+    assert answer.ok
+    assert answer.headers["content-type"] == "image/svg+xml"
+
+
+def test_search_finds_a_word_of_the_book(visit):
+    opened = visit("search.html?q=latent")
+    results = opened.page.locator("#search-results li a")
+    results.first.wait_for()
+    assert results.count() >= 2
+    assert opened.said == []
+    results.first.click()
+    opened.page.wait_for_load_state()
+    assert "latent" in opened.page.locator("article").inner_text().lower()
+
+
+def test_theme_button_changes_the_theme(visit):
+    page = visit("book/index.html").page
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    button = page.locator("button.theme-switch-button:visible")
+    for _ in range(2):  # the button goes round auto, light and dark
+        button.click()
+        if theme(page) == "dark":
+            break
+    assert page.evaluate(background) != light
+
+
+def test_notebook_opens_in_colab_and_can_be_downloaded(visit, notebook_name):
+    url, tag = current()
+    notebook = notebook_name.removesuffix(".html") + ".ipynb"
+    page = visit(notebook_name).page
+    colab = page.locator(".dropdown-launch-buttons a").get_attribute("href")
+    assert colab == f"https://colab.research.google.com/github/{url.split('/', 3)[3]}/blob/{tag}/{notebook}"
+    download = page.locator("a.btn-download-source-button").evaluate("link => link.href")
+    assert page.request.get(download).text() == Path(ROOT, notebook).read_text(encoding="utf-8")

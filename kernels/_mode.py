@@ -13,10 +13,11 @@ Triton builds its own library for one of the two worlds while it is being import
 ``kernels`` before anything that imports Triton (``torch._dynamo`` and some optimisers do).
 """
 
-import contextlib
 import functools
 import importlib.util
 import os
+import re
+import threading
 import types
 import warnings
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ class Unsupported(RuntimeError):
     """The operation is well formed, but this GPU or this mode cannot run it. The message names the bound."""
 
 
-_WANTED = os.environ.get("TRITON_INTERPRET")  # a user's own value wins over ours
+# Operations are registered with torch under the package's own name, so that a copy of the package is a package of its own.
+OPERATORS = "mha_to_mla_" + re.sub(r"\W", "_", __package__)
 
 if importlib.util.find_spec("triton") is None:
     MODE = "reference"
@@ -40,8 +42,8 @@ if importlib.util.find_spec("triton") is None:
         stacklevel=3,
     )
 else:
-    if not torch.cuda.is_available():
-        os.environ.setdefault("TRITON_INTERPRET", "1")
+    if not torch.cuda.is_available() and not os.environ.get("TRITON_INTERPRET"):
+        os.environ["TRITON_INTERPRET"] = "1"  # a user's own value wins
     import triton
     import triton.language as tl
 
@@ -82,9 +84,16 @@ def device_of(tensor: torch.Tensor) -> Device:
     return _cuda_device(tensor.device.index) if MODE == "compiled" else INTERPRETED
 
 
-def on_device(tensor: torch.Tensor):
-    """Context in which a launch goes to the tensor's own GPU, whichever is current."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+def launching(tensor: torch.Tensor):
+    """Context of a launch over ``tensor``: its own GPU, whichever is current; in the interpreter, one thread at a time.
+
+    The interpreter keeps the program's index in variables of its module, so two threads in it would mix their programs.
+    """
+    return torch.cuda.device(tensor.device) if MODE == "compiled" else _one_at_a_time
+
+
+# It belongs to Triton, because copies of this package share that module.
+_one_at_a_time = triton.__dict__.setdefault("_mha_to_mla_lock", threading.RLock())
 
 
 def to_kernel(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -1,13 +1,15 @@
 """Checks of arguments, made before any kernel starts: each error names the argument, what came and what was wanted."""
 
-import math
+import os
 
 import torch
+from torch.autograd import forward_ad
 
 from ._mode import MODE, Unsupported
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INTEGERS = (torch.int32, torch.int64)
+LARGEST_SCALE = torch.finfo(torch.float32).max / 2  # kernels multiply it by log2(e), in float32
 
 
 def tensors(**named: torch.Tensor) -> None:
@@ -27,13 +29,18 @@ def tensors(**named: torch.Tensor) -> None:
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
         if tensor.device != first.device:
             raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: one device is wanted")
-    if MODE == "compiled" and first.device.type != "cuda":
+    placed(first_name, first)
+
+
+def placed(name: str, tensor: torch.Tensor) -> None:
+    """The tensor lies where this process can run kernels."""
+    if MODE == "compiled" and tensor.device.type != "cuda":
         raise ValueError(
-            f"{first_name} is on {first.device}, but kernels run compiled on this machine's GPU: move the tensors there, "
+            f"{name} is on {tensor.device}, but kernels run compiled on this machine's GPU: move the tensors there, "
             "or set TRITON_INTERPRET=1 before Python starts"
         )
-    if MODE != "compiled" and first.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"{first_name} is on {first.device}: a CPU or CUDA tensor is wanted")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name} is on {tensor.device}: a CPU or CUDA tensor is wanted")
 
 
 def shape(name: str, tensor: torch.Tensor, letters: str, sizes: dict[str, int]) -> None:
@@ -71,8 +78,8 @@ def softmax_scale(scale: float | None, head_dim_qk: int) -> float:
         return head_dim_qk**-0.5
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale must be a number, got {type(scale).__name__}")
-    if not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    if not -LARGEST_SCALE < scale < LARGEST_SCALE:  # a comparison, because math.isfinite would break a compiled graph
+        raise ValueError(f"scale must be finite and below {LARGEST_SCALE:.3g} in size, got {scale}")
     return float(scale)
 
 
@@ -82,14 +89,14 @@ def flag(name: str, value: bool) -> None:
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
 
 
-def split_count(num_splits: int | None) -> None:
-    """A given number of splits: a positive integer."""
-    if num_splits is None:
+def positive(name: str, number: int | None) -> None:
+    """A positive integer, or None where the choice is left to us."""
+    if number is None:
         return
-    if isinstance(num_splits, bool) or not isinstance(num_splits, int):
-        raise TypeError(f"num_splits must be an integer or None, got {type(num_splits).__name__}")
-    if not 1 <= num_splits <= 65535:
-        raise ValueError(f"num_splits must be between 1 and 65535, got {num_splits}")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} must be an integer or None, got {type(number).__name__}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
 
 
 def lengths(seq_lens: torch.Tensor | None, batch: int, device: torch.device) -> None:
@@ -98,6 +105,8 @@ def lengths(seq_lens: torch.Tensor | None, batch: int, device: torch.device) -> 
         return
     if not isinstance(seq_lens, torch.Tensor):
         raise TypeError(f"seq_lens must be an int32 tensor [B] or None, got {type(seq_lens).__name__}")
+    if seq_lens.layout != torch.strided:
+        raise TypeError(f"seq_lens must be a dense (strided) tensor, got layout {seq_lens.layout}")
     if seq_lens.dtype not in INTEGERS:
         raise TypeError(f"seq_lens must be int32 (or int64), got {_short(seq_lens.dtype)}")
     if tuple(seq_lens.shape) != (batch,):
@@ -117,35 +126,59 @@ def length_values(seq_lens: torch.Tensor | None, capacity: int) -> None:
         )
 
 
-def workspace(tensor: torch.Tensor | None, elements: int, device: torch.device) -> None:
-    """Memory for partial results: float32, contiguous, large enough."""
+def workspace(tensor: torch.Tensor | None, device: torch.device) -> None:
+    """Memory for partial results: float32, one axis, contiguous. Its size is checked when the splits are known."""
     if tensor is None:
         return
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"workspace must be a float32 tensor or None, got {type(tensor).__name__}")
     if tensor.dtype != torch.float32:
         raise TypeError(f"workspace must be float32, got {_short(tensor.dtype)}")
-    if not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(f"workspace must be contiguous and on {device}, got strides {tensor.stride()} on {tensor.device}")
-    if tensor.numel() < elements:
+    if tensor.dim() != 1 or not tensor.is_contiguous():
+        raise ValueError(
+            f"workspace must be contiguous with one axis, got shape {list(tensor.shape)}, strides {list(tensor.stride())}"
+        )
+    if tensor.device != device:
+        raise ValueError(f"workspace is on {tensor.device} but q is on {device}: one device is wanted")
+
+
+def workspace_size(tensor: torch.Tensor | None, elements: int) -> None:
+    """The workspace holds the partial results of this many splits."""
+    if tensor is not None and tensor.numel() < elements:
         raise ValueError(f"workspace must hold at least {elements} elements, got {tensor.numel()}")
+
+
+def launchable(programs: int) -> None:
+    """A launch has one axis, of up to 2**31 - 1 programs."""
+    if programs >= 2**31:
+        raise Unsupported(f"a launch has at most {2**31 - 1} programs, this one would have {programs}")
 
 
 def runnable(dtype: torch.dtype, capability: tuple[int, int]) -> None:
     """This mode launches kernels, and this GPU multiplies this number format."""
     if MODE == "compile-only":
+        value = os.environ.get("TRITON_INTERPRET")
         raise Unsupported(
-            "no CUDA GPU here, and TRITON_INTERPRET=0 turned the interpreter off: kernels can be compiled, not run"
+            f"no CUDA GPU here, and TRITON_INTERPRET={value} keeps the interpreter off: kernels can be compiled, not run"
         )
     if dtype == torch.bfloat16 and capability < (8, 0):
         raise Unsupported(f"bfloat16 needs compute capability 8.0, this GPU has {capability[0]}.{capability[1]}: use float16")
 
 
-def no_gradient(operation: str, **named: torch.Tensor) -> None:
+def no_tangent(operation: str, **named: torch.Tensor) -> None:
+    """No kernel has a forward-mode derivative, and torch would answer with a tangent of zero."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in named.items():
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise Unsupported(f"{operation} has no forward-mode derivative, and {name} carries a tangent")
+
+
+def no_gradient(operation: str, **named: torch.Tensor | None) -> None:
     """Decoding has no backward; refusing beats returning a result that silently is not part of the graph."""
     if torch.is_grad_enabled():
         for name, tensor in named.items():
-            if tensor.requires_grad:
+            if tensor is not None and tensor.requires_grad:
                 raise Unsupported(
                     f"{operation} has no backward and {name} requires a gradient: call it under torch.no_grad() or detach"
                 )

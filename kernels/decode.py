@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from . import checks, online_softmax, plan, reference
-from ._mode import MODE, Device, Unsupported, device_of, on_device, tl, to_kernel, triton
+from ._mode import MODE, OPERATORS, Device, Unsupported, device_of, launching, tl, to_kernel, triton
 from .attend import attend, load_contiguous
 from .merge import launch_merge
 from .online_softmax import LOG2_E
@@ -48,7 +48,7 @@ def decode_kernel(
     # A length outside the cache must not lead outside the cache.
     kv_len = capacity
     if seq_lens is not None:
-        kv_len = tl.minimum(tl.maximum(tl.load(seq_lens + sequence * seq_lens_stride).to(tl.int32), 0), capacity)
+        kv_len = tl.minimum(tl.maximum(tl.load(seq_lens + sequence * seq_lens_stride), 0), capacity).to(tl.int32)
     blocks_per_split = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), num_splits)
     start = split * blocks_per_split * BLOCK_N
     stop = tl.minimum(start + blocks_per_split * BLOCK_N, kv_len)
@@ -79,7 +79,7 @@ def decode_kernel(
     )  # fmt: skip
     result, result_lse = online_softmax.finish(m, l, acc)
 
-    out_rows = ((split * batch + sequence) * q_len + token) * (n_kv_heads * group_size) + head
+    out_rows = ((split.to(tl.int64) * batch + sequence) * q_len + token) * (n_kv_heads * group_size) + head
     columns = tl.arange(0, PAD_V)
     tl.store(
         out + out_rows[:, None] * D_V + columns[None, :],
@@ -125,7 +125,7 @@ def plan_decode(
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
 
 
-@torch.library.custom_op(f"mha_to_mla_{__package__}::decode", mutates_args=("workspace",))
+@torch.library.custom_op(f"{OPERATORS}::decode", mutates_args=("workspace",))
 def _decode(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -147,12 +147,13 @@ def _decode(
 
     kq, kk, kv = to_kernel(q, k, v)
     launch = plan_decode(
-        batch, n_q_heads, n_kv_heads, capacity, head_dim_qk, head_dim_v, kq.element_size(), device,
+        batch, n_q_heads, n_kv_heads, capacity, head_dim_qk, head_dim_v, q.element_size(), device,
         q_len=q_len, num_splits=num_splits,
     )  # fmt: skip
     tile, num_splits = launch.tile, launch.num_splits
     elements = plan.decode_workspace(batch, q_len, n_q_heads, head_dim_v, num_splits)
-    checks.workspace(workspace, elements, q.device)
+    checks.workspace_size(workspace, elements)
+    checks.launchable(launch.programs)
 
     out = kq.new_empty(batch, q_len, n_q_heads, head_dim_v)
     lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
@@ -166,7 +167,7 @@ def _decode(
         partial_out, partial_lse = workspace[:elements].split(
             [elements // (head_dim_v + 1) * head_dim_v, lse.numel() * num_splits]
         )
-    with on_device(q):
+    with launching(q):
         decode_kernel[(launch.programs,)](
             kq, kk, kv, seq_lens, partial_out, partial_lse,
             kq.stride(), kk.stride(), kv.stride(), 1 if seq_lens is None else seq_lens.stride(0),
@@ -211,7 +212,8 @@ def decode(
             is never read.
         scale: factor of the scores, 1/sqrt(Dqk) if None.
         num_splits: intervals a sequence is cut into; None chooses from the shapes and the GPU. It never depends on seq_lens.
-        workspace: float32 memory for partial results, at least ``plan.decode_workspace`` elements; allocated if None.
+        workspace: float32 memory for partial results, one axis of at least ``plan.decode_workspace`` elements; allocated if
+            None.
         validate: on a GPU, read seq_lens and check its values (waits for the GPU). On a CPU they are always checked.
         allow_tf32: let float32 products use TF32.
 
@@ -234,14 +236,18 @@ def decode(
     checks.shape("v", v, "B Hkv L Dv", sizes)
     checks.heads(sizes["Hq"], sizes["Hkv"])
     checks.widths("decode", sizes["Dqk"], sizes["Dv"], 576, 512)
-    if not 1 <= sizes.get("T", 1) <= MAX_Q_LEN:
+    if sizes.get("T", 1) == 0:
+        raise ValueError("q must hold at least one new token a sequence, got T = 0")
+    if sizes.get("T", 1) > MAX_Q_LEN:
         raise Unsupported(f"decode takes 1 to {MAX_Q_LEN} new tokens a sequence, got T = {sizes['T']}: use attention for more")
     scale = checks.softmax_scale(scale, sizes["Dqk"])
-    checks.split_count(num_splits)
+    checks.positive("num_splits", num_splits)
     checks.lengths(seq_lens, sizes["B"], q.device)
     checks.flag("validate", validate)
     checks.flag("allow_tf32", allow_tf32)
-    checks.no_gradient("decode", q=q, k=k, v=v)
+    checks.workspace(workspace, q.device)
+    checks.no_gradient("decode", q=q, k=k, v=v, workspace=workspace)
+    checks.no_tangent("decode", q=q, k=k, v=v)
     if MODE == "reference":
         checks.length_values(seq_lens, sizes["L"])
         out, lse = reference.decode(q, k, v, seq_lens, scale=scale)

@@ -3,7 +3,7 @@
 import torch
 
 from . import checks
-from ._mode import device_of, on_device, tl, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, triton
 
 
 @triton.jit
@@ -34,12 +34,16 @@ def read(x: torch.Tensor, *, programs: int | None = None) -> torch.Tensor:
     """
     if not isinstance(x, torch.Tensor) or x.dtype != torch.int32 or not x.is_contiguous():
         raise TypeError("x must be a contiguous int32 tensor")
+    if MODE == "reference":
+        raise Unsupported("read exists to be timed on a GPU, and Triton is not installed")
+    checks.placed("x", x)
+    checks.positive("programs", programs)
     checks.runnable(torch.float32, device_of(x).capability)
     block, unroll = 1024, 8
     if programs is None:
         programs = max(1, min(device_of(x).sm_count * 8, -(-x.numel() // (block * unroll))))
     stretch = -(-x.numel() // (programs * block * unroll)) * block * unroll
     out = x.new_empty(programs)
-    with on_device(x):
+    with launching(x):
         read_kernel[(programs,)](x, out, x.numel(), stretch, BLOCK=block, UNROLL=unroll, num_warps=4)
     return out

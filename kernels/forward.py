@@ -8,7 +8,7 @@ head still loads every key it needs. (Dao et al. 2022 and Dao 2023, the forward 
 import torch
 
 from . import checks, online_softmax, reference
-from ._mode import MODE, Unsupported, device_of, on_device, tl, to_kernel, triton
+from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
 from .attend import attend, load_contiguous
 from .online_softmax import LOG2_E
 from .plan import ceil_div
@@ -75,7 +75,7 @@ def attention_kernel(
     tl.store(lse + out_rows, result_lse, mask=rows < q_len)
 
 
-@torch.library.custom_op(f"mha_to_mla_{__package__}::attention", mutates_args=())
+@torch.library.custom_op(f"{OPERATORS}::attention", mutates_args=())
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, allow_tf32: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,9 +88,11 @@ def _attention(
     lse = q.new_empty(batch, n_q_heads, q_len, dtype=torch.float32)
     if out.numel() == 0:
         return out.to(q.dtype), lse
-    tile = forward_tile(q_len, head_dim_qk, head_dim_v, kq.element_size(), device.capability, device.shared_memory)
-    with on_device(q):
-        attention_kernel[(batch * n_q_heads * ceil_div(q_len, tile.rows),)](
+    tile = forward_tile(q_len, head_dim_qk, head_dim_v, q.element_size(), device.capability, device.shared_memory)
+    programs = batch * n_q_heads * ceil_div(q_len, tile.rows)
+    checks.launchable(programs)
+    with launching(q):
+        attention_kernel[(programs,)](
             kq, kk, kv, out, lse,
             kq.stride(), kk.stride(), kv.stride(),
             scale * LOG2_E, n_q_heads, n_q_heads // n_kv_heads, q_len, kv_len,
@@ -152,6 +154,7 @@ def attention(
     checks.flag("causal", causal)
     checks.flag("allow_tf32", allow_tf32)
     scale = checks.softmax_scale(scale, sizes["Dqk"])
+    checks.no_tangent("attention", q=q, k=k, v=v)
     if MODE == "reference":
         out, lse = reference.attention(q, k, v, causal=causal, scale=scale)
         return out.to(q.dtype), lse.float()

@@ -12,11 +12,11 @@ run across GPUs. (Flash-Decoding, Dao et al. 2023; the formula is the one of Mil
 import torch
 
 from . import checks, reference
-from ._mode import MODE, device_of, on_device, tl, to_kernel, triton
+from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
 from .tiles import pad
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["num_splits", "lse_split_stride"])
 def merge_kernel(
     outs, lses, out, lse,
     num_splits, out_split_stride, out_row_stride, out_column_stride, lse_split_stride, lse_row_stride,
@@ -41,7 +41,7 @@ def merge_kernel(
     for first in range(0, num_splits, BLOCK_S):
         index = (first + splits).to(tl.int64)
         part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
-        # Natural log and base e on purpose: a state alone has weight exp(0) = 1 and comes out bit for bit.
+        # Natural log and base e on purpose: a state alone has weight exp(0) = 1 and comes out unrounded.
         weight = tl.exp(part - shift)
         pointers = out_row + index[:, None] * out_split_stride + columns.to(tl.int64)[None, :] * out_column_stride
         # A state without mass is not even read, so it may hold anything.
@@ -57,16 +57,18 @@ def merge_kernel(
 def launch_merge(outs: torch.Tensor, lses: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Merge outs [S, R, Dv] and lses [S, R] (any strides) into the contiguous out [R, Dv] and lse [R]."""
     num_splits, n_rows, head_dim_v = outs.shape
-    block_s = min(triton.next_power_of_2(num_splits), max(1, 8192 // pad(head_dim_v)), 64)
-    with on_device(outs):
+    # Two sizes, so that a cache that grows does not compile a merge for each number of splits.
+    block_s = 16 if num_splits <= 16 or pad(head_dim_v) > 128 else 64
+    checks.launchable(n_rows)
+    with launching(outs):
         merge_kernel[(n_rows,)](
             outs, lses, out, lse,
             num_splits, *outs.stride(), *lses.stride(),
-            BLOCK_S=block_s, D_V=head_dim_v, PAD_V=pad(head_dim_v), num_warps=4 if block_s * pad(head_dim_v) > 1024 else 1,
+            BLOCK_S=block_s, D_V=head_dim_v, PAD_V=pad(head_dim_v), num_warps=4,
         )  # fmt: skip
 
 
-@torch.library.custom_op(f"mha_to_mla_{__package__}::merge", mutates_args=())
+@torch.library.custom_op(f"{OPERATORS}::merge", mutates_args=())
 def _merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     checks.runnable(outs.dtype, device_of(outs).capability)
     (partial_outs,) = to_kernel(outs)
@@ -92,7 +94,7 @@ def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
     Returns:
         out [S dropped: …, Dv] in the dtype of ``outs``, lse […] float32. A row without any key gives 0 and -inf; merging with
-        a state without keys returns the other state bit for bit.
+        a state without keys returns the other state unrounded (only a zero loses its sign).
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -109,6 +111,7 @@ def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.T
     if outs.shape[0] == 0 or outs.shape[-1] == 0:
         raise ValueError(f"outs must hold at least one state of width 1 or more, got {list(outs.shape)}")
     checks.no_gradient("merge", outs=outs, lses=lses)
+    checks.no_tangent("merge", outs=outs, lses=lses)
     if MODE == "reference":
         out, lse = reference.merge(outs, lses)
         return out.to(outs.dtype), lse.float()

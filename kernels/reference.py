@@ -59,14 +59,16 @@ def decode(
     if q.dim() == 3:
         out, lse = decode(q.unsqueeze(1), k, v, seq_lens, scale=scale)
         return out.squeeze(1), lse.squeeze(1)
-    lengths = [k.shape[2]] * k.shape[0] if seq_lens is None else seq_lens.tolist()
-    states = [
-        attention(q[b : b + 1].transpose(1, 2), k[b : b + 1, :, :n], v[b : b + 1, :, :n], causal=True, scale=scale)
-        for b, n in enumerate(lengths)
-    ]
-    if not states:
-        return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=torch.float64), q.new_empty(q.shape[:-1], dtype=torch.float64)
-    return torch.cat([o for o, _ in states]).transpose(1, 2), torch.cat([x for _, x in states]).transpose(1, 2)
+    capacity = k.shape[2]
+    lengths = [capacity] * len(k) if seq_lens is None else seq_lens.tolist()
+    if any(not 0 <= n <= capacity for n in lengths):
+        raise ValueError(f"seq_lens must lie between 0 and the cache's {capacity} tokens, got {lengths}")
+    out, lse = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=torch.float64), q.new_empty(q.shape[:-1], dtype=torch.float64)
+    for b, n in enumerate(lengths):
+        one = slice(b, b + 1)
+        state = attention(q[one].transpose(1, 2), k[one, :, :n], v[one, :, :n], causal=True, scale=scale)
+        out[one], lse[one] = (x.transpose(1, 2) for x in state)
+    return out, lse
 
 
 def gather_pages(pages: Tensor, block_table: Tensor, seq_lens: Tensor) -> list[Tensor]:
@@ -78,7 +80,10 @@ def gather_pages(pages: Tensor, block_table: Tensor, seq_lens: Tensor) -> list[T
     tokens = []
     for table, length in zip(block_table, seq_lens.tolist(), strict=True):
         j = torch.arange(length, device=pages.device)
-        tokens.append(pages[table.long()[j // page_size], j % page_size])
+        page = table.long()[j // page_size]
+        if ((page < 0) | (page >= len(pages))).any():
+            raise ValueError(f"block_table must name pages 0 to {len(pages) - 1} for the tokens in use, got {page.tolist()}")
+        tokens.append(pages[page, j % page_size])
     return tokens
 
 
@@ -96,12 +101,13 @@ def paged_decode(
     allow_tf32: bool = False,
 ) -> State:
     """``decode`` with k_pages [n_pages, P, Hkv, Dqk], v_pages [n_pages, P, Hkv, Dv] and block_table [B, max_pages]."""
+    out = q.new_empty(*q.shape[:-1], v_pages.shape[-1], dtype=torch.float64)
+    lse = q.new_empty(q.shape[:-1], dtype=torch.float64)
     keys, values = (gather_pages(pages, block_table, seq_lens) for pages in (k_pages, v_pages))
-    states = [
-        decode(q[b : b + 1], k.transpose(0, 1)[None], v.transpose(0, 1)[None], scale=scale)
-        for b, (k, v) in enumerate(zip(keys, values, strict=True))
-    ]
-    return torch.cat([o for o, _ in states]), torch.cat([x for _, x in states])
+    for b, (k, v) in enumerate(zip(keys, values, strict=True)):
+        one = slice(b, b + 1)
+        out[one], lse[one] = decode(q[one], k.transpose(0, 1)[None], v.transpose(0, 1)[None], scale=scale)
+    return out, lse
 
 
 def mla_expanded(
@@ -167,12 +173,9 @@ def paged_mla_decode(
     allow_tf32: bool = False,
 ) -> State:
     """``mla_decode`` with latent_pages [n_pages, P, d_c], k_rope_pages [n_pages, P, d_r] and block_table [B, max_pages]."""
-    latents, rotary = (gather_pages(pages, block_table, seq_lens) for pages in (latent_pages, k_rope_pages))
-    states = [
-        mla_decode(q_latent[b : b + 1], q_rope[b : b + 1], c[None], r[None], scale=scale)
-        for b, (c, r) in enumerate(zip(latents, rotary, strict=True))
-    ]
-    return torch.cat([o for o, _ in states]), torch.cat([x for _, x in states])
+    record_pages = torch.cat([latent_pages, k_rope_pages], -1).unsqueeze(2)
+    q = torch.cat([q_latent, q_rope], -1)
+    return paged_decode(q, record_pages, latent_pages.unsqueeze(2), block_table, seq_lens, scale=scale)
 
 
 def merge(outs: Tensor, lses: Tensor) -> State:

@@ -55,7 +55,7 @@ def _fit(tile: Tile, pad_qk: int, pad_v: int, itemsize: int, shared_memory: int)
             tile = Tile(tile.rows, tile.block_n // 2, tile.num_warps, 1)
         else:
             raise Unsupported(
-                f"no tile of widths {pad_qk} and {pad_v} fits this GPU: the smallest needs "
+                f"no tile of widths {pad_qk} and {pad_v} is sure to fit this GPU: the smallest may need "
                 f"{shared_bytes(tile, pad_qk, pad_v, itemsize)} bytes of shared memory, a program has {shared_memory}"
             )
     return tile
@@ -92,7 +92,7 @@ def decode_tile(
     # A long walk wants many bytes in flight. A short one is over before such a pipeline has filled: smaller tiles start
     # sooner, and leave room for a neighbour on the same SM whose loads fill the gap.
     block_n = 128 if tokens >= 2048 else 64
-    num_warps = 4 if tile_rows * pad_v <= 8192 else 8
+    num_warps = 4 if tile_rows * pad_v < 8192 else 8  # or the accumulators crowd the registers
     return _fit(Tile(tile_rows, block_n, num_warps, 3), pad_qk, pad_v, itemsize, shared_memory)
 
 
@@ -108,7 +108,7 @@ def forward_tile(
     elif q_len <= MIN_DOT:
         tile = Tile(MIN_DOT, 64, 4, 3)
     elif q_len <= 64:
-        tile = Tile(64, 64, 4, 3)
+        tile = Tile(64, 64, 4 if pad_v <= 128 else 8, 3)
     else:
         wide = pad_qk + pad_v > 256
         tile = Tile(128, 64 if wide else 128, 8, 2 if wide else 3)

@@ -6,6 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernels
 
 COMPILED = kernels.MODE == "compiled"
+# float32 and 16 bit take different tiles. On a GPU bfloat16 is a third path; the interpreter computes it in float32.
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if COMPILED else [])]
 FLOORS = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
@@ -43,3 +45,17 @@ def assert_lse(got, wanted):
     assert torch.equal(got == -torch.inf, wanted == -torch.inf)
     finite = wanted != -torch.inf
     torch.testing.assert_close(got.double()[finite], wanted[finite], atol=2e-5, rtol=2e-5)
+
+
+def strides_beyond_31_bits(random, device, axis):
+    """A [B, H, N, 64] half tensor of three along ``axis``, 2**30 + 64 elements apart, and its contiguous copy."""
+    stride = 2**30 + 64
+    buffer = torch.empty(2 * stride + 4096, dtype=torch.float16, device=device)
+    sizes, strides = {
+        "token": ((1, 1, 3, 64), (1, 1, stride, 1)),
+        "head": ((1, 3, 3, 64), (1, stride, 64, 1)),
+        "batch": ((3, 1, 3, 64), (stride, 1, 64, 1)),
+    }[axis]
+    far = buffer.as_strided(sizes, strides)
+    far.copy_(random(*sizes, dtype=torch.float16))
+    return far, far.clone()

@@ -48,7 +48,7 @@ def compile_for(sm, kernel, signature, constants, tile):
     built = triton.compile(
         ASTSource(kernel, types, values, aligned),
         target=GPUTarget("cuda", sm, 32),
-        options={"num_warps": tile.num_warps, "num_stages": tile.num_stages},
+        options={"num_warps": tile.num_warps},  # as launched: the loops carry their own number of stages
     )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
@@ -103,13 +103,17 @@ def main(sm):
     cases = {
         "decode 128, group 4, long": (decode_on, half, 128, 128, 4, 32768),
         "decode 128, group 64, short": (decode_on, half, 128, 128, 64, 1024),
+        "decode 128, group 128, long": (decode_on, half, 128, 128, 128, 32768),
         f"decode {widest}, group 8": (decode_on, half, widest, widest, 8, 8192),
         "decode 128, float32": (decode_on, "fp32", 128, 128, 4, 8192),
         "attention 128": (attention_on, half, 128, 128, 4096),
         "attention 192/128, one query": (attention_on, half, 192, 128, 1),
         "attention 256": (attention_on, half, 256, 256, 4096),
+        "attention 256, 40 queries": (attention_on, half, 256, 256, 40),
         "merge": (merge_on,),
     }
+    if sm >= 80:
+        cases["decode 576/512, group 16"] = (decode_on, half, 576, 512, 16, 8192)
     for name, (function, *arguments) in cases.items():
         tile, needs = function(sm, *arguments)
         print(json.dumps({"sm": sm, "case": name, "tile": str(tile), "limit": SHARED_MEMORY[sm] * 1024, **needs}), flush=True)

@@ -1,6 +1,7 @@
 """Grouped decode against its definition: groups, splits, ragged lengths, dead slots, offsets, errors."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,9 +10,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import reference
-from tests.kernels.accuracy import COMPILED, assert_accurate, assert_lse, sdpa_math
-
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+from tests.kernels.accuracy import COMPILED, DTYPES, assert_accurate, assert_lse, sdpa_math, strides_beyond_31_bits
 
 
 def peer(q, k, v, seq_lens):
@@ -42,7 +41,7 @@ def lens(device, *values):
     return torch.tensor(values, dtype=torch.int32, device=device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("num_splits", [None, 1, 2, 8, 64])
 def test_ragged_lengths_with_more_splits_than_blocks(random, device, num_splits, dtype):
     q, k, v = random(3, 8, 64, dtype=dtype), random(3, 2, 129, 64, dtype=dtype), random(3, 2, 129, 64, dtype=dtype)
@@ -60,13 +59,24 @@ def test_idle_splits_are_written(random, device):
 
 
 @pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(28, 4), (40, 8), (48, 8), (14, 2), (71, 1), (96, 4), (128, 1), (6, 6)])
-@pytest.mark.parametrize("num_splits", [1, 3])
-def test_a_tile_never_meets_another_kv_head(device, n_q_heads, n_kv_heads, num_splits):
-    k = torch.zeros(1, n_kv_heads, 70, 16, device=device)
-    v = torch.arange(1.0, n_kv_heads + 1, device=device).view(1, -1, 1, 1).expand(1, n_kv_heads, 70, 16)
-    out, _ = kernels.decode(torch.zeros(1, n_q_heads, 16, device=device), k, v, num_splits=num_splits)
-    wanted = torch.tensor([h // (n_q_heads // n_kv_heads) + 1.0 for h in range(n_q_heads)], device=device)
-    torch.testing.assert_close(out[0], wanted[:, None].expand(-1, 16), rtol=4 * 2**-23 if num_splits > 1 else 0, atol=0)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_tile_never_meets_another_kv_head(device, n_q_heads, n_kv_heads, dtype):
+    k = torch.zeros(1, n_kv_heads, 70, 16, device=device, dtype=dtype)
+    v = torch.arange(1.0, n_kv_heads + 1, device=device).to(dtype).view(1, -1, 1, 1).expand(1, n_kv_heads, 70, 16)
+    wanted = torch.tensor([h // (n_q_heads // n_kv_heads) + 1.0 for h in range(n_q_heads)], device=device).to(dtype)
+    for num_splits in (1, 3):
+        out, _ = kernels.decode(torch.zeros(1, n_q_heads, 16, device=device, dtype=dtype), k, v, num_splits=num_splits)
+        torch.testing.assert_close(out[0], wanted[:, None].expand(-1, 16), rtol=4 * 2**-23 if num_splits > 1 else 0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(17, 1), (48, 2), (71, 1), (128, 1)])
+@pytest.mark.parametrize("context_len", [200, 2101])
+def test_groups_larger_than_the_smallest_tile(random, device, n_q_heads, n_kv_heads, context_len, dtype):
+    """Tiles of 32, 64 and 128 rows, and of 64 and 128 keys, with ragged ends."""
+    q = random(2, n_q_heads, 64, dtype=dtype)
+    k, v = (random(2, n_kv_heads, context_len, 64, dtype=dtype) for _ in range(2))
+    compare(q, k, v, lens(device, context_len - 1, 3), num_splits=1)
 
 
 @pytest.mark.parametrize("group_size", [1, 3, 5, 24])
@@ -81,20 +91,24 @@ def test_every_row_keeps_its_own_state(random, group_size):
     assert changed.nonzero().flatten().tolist() == [group_size]
 
 
-@pytest.mark.parametrize(
-    ("head_dim_qk", "head_dim_v"), [(16, 16), (40, 80), (80, 128), (96, 96), (112, 40), (192, 128), (576, 512), (1, 2)]
-)
-def test_widths_that_are_no_power_of_two(random, device, head_dim_qk, head_dim_v):
-    wide = [torch.full_like(random(2, h, d + 8), torch.nan) for h, d in ((4, head_dim_qk),)]
-    q = wide[0][..., :head_dim_qk].copy_(random(2, 4, head_dim_qk))
-    k = torch.full_like(random(2, 2, 37, head_dim_qk + 8), torch.nan)[..., :head_dim_qk].copy_(random(2, 2, 37, head_dim_qk))
-    v = torch.full_like(random(2, 2, 37, head_dim_v + 8), torch.nan)[..., :head_dim_v].copy_(random(2, 2, 37, head_dim_v))
-    compare(q, k, v, lens(device, 36, 3), num_splits=2)
+WIDTHS = [(16, 16), (40, 80), (80, 128), (96, 96), (112, 40), (192, 128), (256, 256), (576, 512), (1, 2)]
 
 
-@pytest.mark.parametrize("filling", [math.nan, math.inf, 1e30])
-def test_dead_slots_may_hold_anything(random, device, filling):
-    q, k, v = random(4, 6, 32), random(4, 2, 40, 32), random(4, 2, 40, 32)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("head_dim_qk", "head_dim_v"), WIDTHS)
+def test_widths_that_are_no_power_of_two(random, device, head_dim_qk, head_dim_v, dtype):
+    """The tensors are slices of wider ones whose remainder is NaN: a tile that reads on would show it."""
+    q, k, v = (
+        torch.full_like(random(*shape, width + 8, dtype=dtype), torch.nan)[..., :width].copy_(random(*shape, width))
+        for shape, width in (((2, 4), head_dim_qk), ((2, 2, 137), head_dim_qk), ((2, 2, 137), head_dim_v))
+    )
+    compare(q, k, v, lens(device, 136, 3), num_splits=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("filling", [math.nan, math.inf, 6e4])
+def test_dead_slots_may_hold_anything(random, device, filling, dtype):
+    q, k, v = random(4, 6, 32, dtype=dtype), random(4, 2, 40, 32, dtype=dtype), random(4, 2, 40, 32, dtype=dtype)
     lengths = lens(device, 0, 1, 17, 40)
     clean = kernels.decode(q, k, v, lengths, num_splits=2)
     k, v = k.clone(), v.clone()
@@ -104,11 +118,12 @@ def test_dead_slots_may_hold_anything(random, device, filling):
     assert all(torch.equal(a, b) for a, b in zip(clean, dirty, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("q_len", [1, 2, 3, 8])
-@pytest.mark.parametrize("num_splits", [1, 3])
-def test_several_new_tokens(random, device, q_len, num_splits):
-    q, k, v = random(4, q_len, 6, 32), random(4, 2, 150, 32), random(4, 2, 150, 32)
-    out, lse = compare(q, k, v, lens(device, 0, q_len - 1, 65, 150), num_splits=num_splits)
+def test_several_new_tokens(random, device, q_len, dtype):
+    q, k, v = random(4, q_len, 6, 32, dtype=dtype), random(4, 2, 150, 32, dtype=dtype), random(4, 2, 150, 32, dtype=dtype)
+    for num_splits in (1, 3):
+        out, lse = compare(q, k, v, lens(device, 0, q_len - 1, 65, 150), num_splits=num_splits)
     assert out.shape == (4, q_len, 6, 32) and lse.shape == (4, q_len, 6)
 
 
@@ -136,17 +151,8 @@ def test_any_strides(random, device):
 @pytest.mark.parametrize("axis", ["token", "head", "batch"])
 def test_offsets_beyond_two_to_the_31(random, device, axis):
     """One stride of 2**30 + 64 elements and three steps along it; the memory between is never touched."""
-    stride = 2**30 + 64
-    buffer = torch.empty(2 * stride + 4096, dtype=torch.float16, device=device)
-    sizes, strides = {
-        "token": ((1, 1, 3, 64), (1, 1, stride, 1)),
-        "head": ((1, 3, 3, 64), (1, stride, 64, 1)),
-        "batch": ((3, 1, 3, 64), (stride, 1, 64, 1)),
-    }[axis]
-    far = buffer.as_strided(sizes, strides)
-    far.copy_(random(*sizes, dtype=torch.float16))
-    near = far.clone()
-    q = random(sizes[0], 2 * sizes[1], 64, dtype=torch.float16)
+    far, near = strides_beyond_31_bits(random, device, axis)
+    q = random(len(near), 2 * near.shape[1], 64, dtype=torch.float16)
     for a, b in zip(kernels.decode(q, far, far, num_splits=1), kernels.decode(q, near, near, num_splits=1), strict=True):
         assert torch.equal(a, b)
 
@@ -154,13 +160,13 @@ def test_offsets_beyond_two_to_the_31(random, device, axis):
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(0, 200),
-    st.integers(1, 70), st.integers(1, 70), st.integers(1, 9), st.integers(0, 2**31),
+    st.integers(1, 70), st.integers(1, 70), st.integers(1, 9), st.sampled_from(DTYPES), st.integers(0, 2**31),
 )  # fmt: skip
-def test_any_shape(batch, n_kv_heads, group_size, q_len, context_len, head_dim_qk, head_dim_v, num_splits, seed):
+def test_any_shape(batch, n_kv_heads, group_size, q_len, context_len, head_dim_qk, head_dim_v, num_splits, dtype, seed):
     generator = torch.Generator("cuda" if COMPILED else "cpu").manual_seed(seed)
 
     def random(*shape):
-        return torch.randn(shape, generator=generator, device=generator.device)
+        return torch.randn(shape, generator=generator, device=generator.device).to(dtype)
 
     q = random(batch, q_len, n_kv_heads * group_size, head_dim_qk)
     k, v = random(batch, n_kv_heads, context_len, head_dim_qk), random(batch, n_kv_heads, context_len, head_dim_v)
@@ -172,6 +178,15 @@ def test_compiles_without_a_graph_break(random, device):
     q, k, v, lengths = random(2, 4, 16), random(2, 2, 40, 16), random(2, 2, 40, 16), lens(device, 40, 3)
     compiled = torch.compile(lambda *a: kernels.decode(*a, num_splits=2), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v, lengths), kernels.decode(q, k, v, lengths, num_splits=2))
+
+
+def test_threads_do_not_mix(random):
+    """Triton's interpreter holds one launch at a time; two threads in it would swap their programs."""
+    q, k, v = random(1, 4, 16), random(1, 2, 300, 16), random(1, 2, 300, 16)
+    wanted = [kernels.decode(i * q, k, v, num_splits=4)[0] for i in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda i: kernels.decode(i * q, k, v, num_splits=4)[0], range(4)))
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
 @pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: graph capture")
@@ -206,23 +221,26 @@ def test_a_length_outside_the_cache_stays_inside(random, device):
 
 @pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: counts compiled variants")
 def test_lengths_and_batches_compile_nothing_new(random):
+    """One token to tens of thousands, one split to many: a handful of variants, and none on the second pass."""
     from kernels.decode import decode_kernel
+    from kernels.merge import merge_kernel
 
-    def variants():
-        return sum(len(cache[0]) for cache in decode_kernel.device_caches.values())
+    def variants(kernel):
+        return sum(len(cache[0]) for cache in kernel.device_caches.values())
 
     def sweep():
-        for n in range(1, 131):
+        for n in (*range(1, 131), *range(140, 40_000, 397)):
             for batch in (1, 2, 3, 16):
-                k = random(batch, 2, n, 64, dtype=torch.float16)
+                k = random(1, 2, n, 64, dtype=torch.float16).expand(batch, -1, -1, -1)
                 kernels.decode(random(batch, 8, 64, dtype=torch.float16), k, k)
 
-    before = variants()
+    before = variants(decode_kernel), variants(merge_kernel)
     sweep()
-    first = variants()
-    assert first - before <= 4
+    after = variants(decode_kernel), variants(merge_kernel)
+    assert after[0] - before[0] <= 8  # two tiles, each writing results or partial results, with a batch stride of 0 or not
+    assert after[1] - before[1] <= 4
     sweep()
-    assert variants() == first
+    assert (variants(decode_kernel), variants(merge_kernel)) == after
 
 
 @pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: the allocator is asked")
@@ -269,6 +287,10 @@ def test_refusals(random, device):
     ]:
         with pytest.raises(error, match=words):
             kernels.decode(q, k, v, **options)
+    with pytest.raises(ValueError, match="T = 0"):
+        kernels.decode(q[:, None][:, :0], k, v)
+    with pytest.raises(kernels.Unsupported, match="k carries a tangent"):
+        torch.func.jvp(lambda k: kernels.decode(q, k, v)[0], (k,), (k,))
     with pytest.raises(kernels.Unsupported, match="8 new tokens"):
         kernels.decode(random(2, 9, 4, 16), k, v)
     with pytest.raises(kernels.Unsupported, match="576"):

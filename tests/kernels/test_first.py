@@ -19,6 +19,13 @@ def test_every_element_is_read_once(device, numel, programs):
     assert got == wanted
 
 
+def test_a_number_of_programs_is_positive(device):
+    x = torch.ones(4, dtype=torch.int32, device=device)
+    for error, programs in ((ValueError, 0), (ValueError, -1), (TypeError, 2.0)):
+        with pytest.raises(error, match="programs"):
+            kernels.first.read(x, programs=programs)
+
+
 def test_refuses_what_it_cannot_read(device):
     for bad in ([1], torch.ones(4, device=device), torch.ones(4, 4, dtype=torch.int32, device=device).T[:, :2]):
         with pytest.raises(TypeError, match="contiguous int32"):

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels import reference
-from tests.kernels.accuracy import COMPILED, assert_accurate, assert_lse, sdpa_math
-
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+from tests.kernels.accuracy import COMPILED, DTYPES, assert_accurate, assert_lse, sdpa_math, strides_beyond_31_bits
 
 
 def bottom_right(q_len, kv_len, device):
@@ -22,17 +20,17 @@ def bottom_right(q_len, kv_len, device):
 def compare(q, k, v, causal=False, scale=None):
     out, lse = kernels.attention(q, k, v, causal=causal, scale=scale)
     wanted, wanted_lse = reference.attention(q, k, v, causal=causal, scale=scale)
-    peer = None
-    if q.shape[2] <= k.shape[2]:  # with M > N some rows have no key, which SDPA answers with NaN
-        mask = bottom_right(q.shape[2], k.shape[2], q.device) if causal else None
-        peer = sdpa_math(q, k, v, mask, scale)
+    mask = bottom_right(q.shape[2], k.shape[2], q.device) if causal else None
+    peer = sdpa_math(q, k, v, mask, scale)
+    if causal:
+        peer = torch.where(mask.any(-1)[:, None], peer, 0)  # SDPA answers a row without keys with NaN
     assert out.dtype == q.dtype
     assert_accurate(out, wanted, peer)
     assert_lse(lse, wanted_lse)
     return out, lse
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(3, 3), (6, 2), (5, 1)])
 def test_matches_the_definition(random, n_q_heads, n_kv_heads, causal, dtype):
@@ -41,23 +39,27 @@ def test_matches_the_definition(random, n_q_heads, n_kv_heads, causal, dtype):
     compare(q, k, v, causal)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kv_len", [1, 2, 15, 16, 17, 63, 65, 129])
-@pytest.mark.parametrize("q_len", [1, 7, 16, 65, 129])
-def test_lengths_that_fill_no_tile(random, q_len, kv_len, causal):
-    compare(random(1, 3, q_len, 32), random(1, 1, kv_len, 32), random(1, 1, kv_len, 32), causal)
+@pytest.mark.parametrize("q_len", [1, 7, 16, 17, 64, 65, 129])
+def test_lengths_that_fill_no_tile(random, q_len, kv_len, dtype):
+    """Three sizes of tile, ends of every kind; both masks, one after the other."""
+    q, k, v = (random(1, h, n, 32, dtype=dtype) for h, n in ((3, q_len), (1, kv_len), (1, kv_len)))
+    compare(q, k, v, causal=False)
+    compare(q, k, v, causal=True)
 
 
-@pytest.mark.parametrize(
-    ("head_dim_qk", "head_dim_v"), [(16, 16), (40, 40), (80, 128), (96, 80), (112, 48), (192, 128), (256, 256), (1, 3)]
-)
-def test_widths_that_are_no_power_of_two(random, head_dim_qk, head_dim_v):
+WIDTHS = [(16, 16), (40, 40), (80, 128), (96, 80), (112, 48), (192, 128), (256, 256), (1, 3)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("q_len", [1, 19, 70])
+@pytest.mark.parametrize(("head_dim_qk", "head_dim_v"), WIDTHS)
+def test_widths_that_are_no_power_of_two(random, head_dim_qk, head_dim_v, q_len, dtype):
     """The tensors are slices of wider ones whose remainder is NaN: a tile that reads on would show it."""
-    wide = [
-        torch.full_like(random(1, h, n, d + 24), torch.nan)
-        for h, n, d in ((2, 19, head_dim_qk), (1, 21, head_dim_qk), (1, 21, head_dim_v))
-    ]
-    q, k, v = (w[..., :d] for w, d in zip(wide, (head_dim_qk, head_dim_qk, head_dim_v), strict=True))
+    shapes = ((2, q_len, head_dim_qk), (1, 83, head_dim_qk), (1, 83, head_dim_v))
+    wide = [torch.full_like(random(1, h, n, d + 24, dtype=dtype), torch.nan) for h, n, d in shapes]
+    q, k, v = (w[..., :-24] for w in wide)
     for tensor in (q, k, v):
         tensor.copy_(random(*tensor.shape))
     compare(q, k, v, True)
@@ -117,19 +119,28 @@ def test_scale_is_the_models_own(random, scale):
     compare(random(1, 2, 9, 16), random(1, 1, 12, 16), random(1, 1, 12, 16), scale=scale)
 
 
-def test_large_scores_do_not_overflow(random):
-    compare(100 * random(1, 2, 9, 16), 100 * random(1, 1, 12, 16), random(1, 1, 12, 16))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_large_scores_do_not_overflow(random, dtype):
+    compare(100 * random(1, 2, 9, 16, dtype=dtype), 100 * random(1, 1, 12, 16, dtype=dtype), random(1, 1, 12, 16, dtype=dtype))
+
+
+@pytest.mark.parametrize("axis", ["token", "head", "batch"])
+def test_offsets_beyond_two_to_the_31(random, device, axis):
+    """One stride of 2**30 + 64 elements and three steps along it; the memory between is never touched."""
+    far, near = strides_beyond_31_bits(random, device, axis)
+    for a, b in zip(kernels.attention(far, far, far), kernels.attention(near, near, near), strict=True):
+        assert torch.equal(a, b)
 
 
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 90),
-    st.integers(1, 70), st.integers(1, 70), st.booleans(), st.integers(0, 2**31),
+    st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(DTYPES), st.integers(0, 2**31),
 )  # fmt: skip
-def test_any_shape(batch, n_kv_heads, group_size, q_len, kv_len, head_dim_qk, head_dim_v, causal, seed):
+def test_any_shape(batch, n_kv_heads, group_size, q_len, kv_len, head_dim_qk, head_dim_v, causal, dtype, seed):
     generator = torch.Generator("cuda" if COMPILED else "cpu").manual_seed(seed)
     q, k, v = (
-        torch.randn(batch, h, n, d, generator=generator, device=generator.device)
+        torch.randn(batch, h, n, d, generator=generator, device=generator.device).to(dtype)
         for h, n, d in (
             (n_kv_heads * group_size, q_len, head_dim_qk),
             (n_kv_heads, kv_len, head_dim_qk),
@@ -145,11 +156,20 @@ def test_compiles_without_a_graph_break(random):
     torch.testing.assert_close(compiled(q, k, v), kernels.attention(q, k, v, causal=True))
 
 
-def test_backward_is_refused(random):
-    q = random(1, 2, 3, 16).requires_grad_()
-    out, _ = kernels.attention(q, random(1, 1, 3, 16), random(1, 1, 3, 16))
+def test_a_scale_that_changes_breaks_no_graph(random):
+    q, k, v = random(1, 4, 9, 16), random(1, 2, 12, 16), random(1, 2, 12, 16)
+    compiled = torch.compile(lambda *a: kernels.attention(*a[:3], scale=a[3]), fullgraph=True, backend="aot_eager")
+    for scale in (0.25, 0.5, 0.7):
+        torch.testing.assert_close(compiled(q, k, v, scale), kernels.attention(q, k, v, scale=scale))
+
+
+def test_derivatives_are_refused(random):
+    q, k, v = random(1, 2, 3, 16), random(1, 1, 3, 16), random(1, 1, 3, 16)
+    out, _ = kernels.attention(q.clone().requires_grad_(), k, v)
     with pytest.raises(kernels.Unsupported, match="backward"):
         out.sum().backward()
+    with pytest.raises(kernels.Unsupported, match="q carries a tangent"):
+        torch.func.jvp(lambda q: kernels.attention(q, k, v)[0], (q,), (q,))
 
 
 @pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: counts compiled variants")
@@ -185,6 +205,8 @@ def test_refusals(random):
         (TypeError, "causal", {"causal": 1}),
         (TypeError, "scale", {"scale": "1"}),
         (ValueError, "scale", {"scale": math.nan}),
+        (ValueError, "scale", {"scale": 3e38}),
+        (ValueError, "scale", {"scale": 10**400}),
         (TypeError, "allow_tf32", {"allow_tf32": None}),
     ]:
         with pytest.raises(error, match=words):

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -68,6 +69,25 @@ def test_without_triton_the_definitions_answer():
         "decode_kernel",
     ], done.stdout + done.stderr
     assert done.stderr.count("Triton is not installed") == 1
+
+
+def test_a_copy_of_the_package_is_a_package_of_its_own(tmp_path):
+    """Exercises change a copy under another name; both must live in one process, below another package too."""
+    shutil.copytree(ROOT / "kernels", tmp_path / "outer" / "kernels_copy", ignore=shutil.ignore_patterns("__pycache__"))
+    done = run(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport kernels, torch\nfrom outer import kernels_copy\n"
+        "x = torch.randn(1, 2, 5, 16)\nif kernels.MODE == 'compiled': x = x.cuda()\n"
+        "print(all(torch.equal(a, b) for a, b in zip(kernels.attention(x, x, x), kernels_copy.attention(x, x, x))))"
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.skipif(not NO_GPU, reason="a GPU is here: it would be used")
+@pytest.mark.parametrize(
+    ("value", "mode"), [("", "interpreter"), ("1", "interpreter"), ("true", "interpreter"), ("off", "compile-only")]
+)
+def test_values_of_the_variable(value, mode):
+    assert run("import kernels; print(kernels.MODE)", TRITON_INTERPRET=value).stdout.split() == [mode]
 
 
 def test_the_mode_is_decided_before_others_import_triton():

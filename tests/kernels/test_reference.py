@@ -117,6 +117,26 @@ def test_gradients_flow_and_a_row_without_keys_gives_zero():
     assert (q.grad[:, :, :2] == 0).all() and (k.grad[:, :, 2:] == 0).all()
 
 
+def test_a_length_or_page_that_is_not_there_is_refused():
+    q, k, v = randn(1, 4, 5), randn(1, 2, 9, 5), randn(1, 2, 9, 3)
+    for length in (-1, 10):
+        with pytest.raises(ValueError, match="between 0 and the cache's 9"):
+            reference.decode(q, k, v, torch.tensor([length]))
+    k_pages, v_pages = randn(4, 2, 2, 5), randn(4, 2, 2, 3)
+    for page in (-1, 4):
+        with pytest.raises(ValueError, match="pages 0 to 3"):
+            reference.paged_decode(q, k_pages, v_pages, torch.tensor([[0, page]]), torch.tensor([3]))
+        reference.paged_decode(q, k_pages, v_pages, torch.tensor([[0, page]]), torch.tensor([2]))  # not in use
+
+
+def test_an_empty_batch_is_an_empty_answer():
+    out, lse = reference.decode(randn(0, 4, 5), randn(0, 2, 9, 5), randn(0, 2, 9, 3))
+    assert out.shape == (0, 4, 3) and lse.shape == (0, 4)
+    nothing = torch.zeros(0, dtype=torch.int32)
+    out, _ = reference.paged_decode(randn(0, 4, 5), randn(4, 2, 2, 5), randn(4, 2, 2, 3), nothing.view(0, 1), nothing)
+    assert out.shape == (0, 4, 3)
+
+
 def test_merge_ignores_a_state_without_mass():
     outs, lses = torch.tensor([[1.0], [torch.nan]]), torch.tensor([0.5, -torch.inf])
     out, lse = reference.merge(outs, lses)

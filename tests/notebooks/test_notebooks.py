@@ -72,9 +72,7 @@ def test_size(path):
 
 def test_holds_no_kernel(code):
     for cell in code:
-        assert not re.search(r"@(triton|gluon)\.jit|@jit\b", cell.source), (
-            "kernels are shown from kernels/, not retyped"
-        )
+        assert not re.search(r"@(triton|gluon)\.jit|@jit\b", cell.source), "kernels are shown from kernels/, not retyped"
 
 
 def test_holds_no_path_of_the_machine_that_ran_it(path):
@@ -88,17 +86,13 @@ def test_figures_have_words(code):
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 html = output.data.get("text/html", "")
-                assert re.search(r'<img alt="[^"]{20,}"', html), (
-                    f"a picture without an alternative text in cell {cell.id}"
-                )
+                assert re.search(r'<img alt="[^"]{20,}"', html), f"a picture without an alternative text in cell {cell.id}"
 
 
 def test_live_cells_leave_something_to_read_without_a_kernel(code):
     for cell in code:
         if "live" in cell.metadata.get("tags", []):
             shown = [
-                output
-                for output in cell.outputs
-                if output.output_type == "stream" or "text/html" in output.get("data", {})
+                output for output in cell.outputs if output.output_type == "stream" or "text/html" in output.get("data", {})
             ]
             assert shown, f"cell {cell.id} shows nothing on the site"

@@ -38,13 +38,6 @@ def files(entry) -> list[str]:
 PAGES = [f"{entry}.html" for entry in files(yaml.safe_load(Path(ROOT, "_toc.yml").read_text(encoding="utf-8")))]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker a file, so that a browser starts once for it."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A headless Chromium, the one that is on the machine."""
@@ -94,7 +87,7 @@ def visit(context: BrowserContext, base: str) -> Iterator[Callable[..., Visit]]:
         visit.page.on("console", lambda m: visit.said.append(f"console: {m.text}") if m.type == "error" else None)
         visit.page.on("pageerror", lambda error: visit.said.append(f"page error: {error}"))
         visit.page.on("request", functools.partial(note_outside, visit, origin))
-        visit.page.on("requestfailed", lambda request: visit.said.append(f"failed: {request.url}"))
+        visit.page.on("requestfailed", functools.partial(note_failure, visit))
         visit.page.goto(origin + name)
         return visit
 
@@ -107,6 +100,12 @@ def note_outside(visit: Visit, origin: str, request: Request) -> None:
     """Note a request that leaves the site."""
     if not request.url.startswith((origin, "data:", "blob:")):
         visit.said.append(f"outside: {request.url}")
+
+
+def note_failure(visit: Visit, request: Request) -> None:
+    """Note a request that failed, other than one that was given up because the page went elsewhere."""
+    if request.failure != "net::ERR_ABORTED":
+        visit.said.append(f"failed: {request.url}: {request.failure}")
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import Locator
 
-# What a reader sees of a chart: its marks and, where a scale follows the data, the labels of its axes.
-DRAWN = "explorer => explorer.querySelector('svg').innerHTML"
+# The marks of a chart and its words; axes apart, which Vega may write in another order.
+DRAWN = "explorer => Array.from(explorer.querySelectorAll('svg .role-mark'), (mark) => mark.outerHTML).join()"
 
 # Moves a control as a reader would and waits until Vega has drawn.
 MOVE = """async (control, value) => {
@@ -20,6 +20,12 @@ SMALLEST_TEXT = """explorer => Math.min(...Array.from(explorer.querySelectorAll(
         const to_screen = text.getScreenCTM();
         return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(to_screen.a, to_screen.b);
     }))"""
+
+# A chart is drawn at the width of its frame: its letters have the size they were given.
+WIDTHS_AGREE = """explorer => {
+    const drawn = explorer.querySelector("svg").getAttribute("width"), page = document.querySelector(".bd-main");
+    return page.clientWidth <= innerWidth && Math.abs(drawn - explorer.clientWidth) <= 1;
+}"""
 
 
 def other_values(control: Locator) -> list[str]:
@@ -66,6 +72,16 @@ def test_chart_fits_its_frame_and_can_be_read(visit, draw_explorers, notebook_na
         assert chart["x"] >= frame["x"]
         assert chart["x"] + chart["width"] <= frame["x"] + frame["width"]
         assert explorer.evaluate(SMALLEST_TEXT) >= 9, explorer.get_attribute("id")
+
+
+def test_chart_follows_the_width_of_the_page(visit, draw_explorers, notebook_name):
+    page = visit(notebook_name, width=360).page
+    for explorer in draw_explorers(page):
+        page.set_viewport_size({"width": 1280, "height": 900})
+        # The theme's sidebar slides in for a moment.
+        page.wait_for_function(WIDTHS_AGREE, arg=explorer.element_handle())
+        page.set_viewport_size({"width": 360, "height": 900})
+        page.wait_for_function(WIDTHS_AGREE, arg=explorer.element_handle())
 
 
 def test_text_follows_the_theme(visit, draw_explorers, notebook_name):

@@ -68,10 +68,7 @@ def test_internal_links_and_files_exist(pages):
 
 def test_pages_load_nothing_from_elsewhere(pages):
     outside = [
-        f"{page}: {url}"
-        for page, content in pages.items()
-        for url in content.loads
-        if urllib.parse.urlsplit(url).netloc
+        f"{page}: {url}" for page, content in pages.items() for url in content.loads if urllib.parse.urlsplit(url).netloc
     ]
     assert outside == []
 

@@ -33,32 +33,45 @@ def test_every_target_is_a_command():
     assert targets == set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine; install the package make")
+@pytest.fixture
+def make(copy):
+    """Function that runs make in the copy as from a fresh shell, even if make runs these tests."""
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine; install the package make")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(["make", *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    return run
+
+
 @pytest.mark.parametrize("target", ["book", "serve", "test", "lab", "notebooks", "measure", "gpu-test", "clean"])
-def test_make_uses_a_given_interpreter_as_it_is(copy, target):
-    line = ["make", "--dry-run", target, f"PYTHON={sys.executable}"]
-    printed = subprocess.run(line, cwd=copy, capture_output=True, text=True, check=True).stdout.strip()
-    assert printed.removesuffix(" ") == f'"{sys.executable}" -m course.site --as-is {target}'
+def test_make_uses_a_given_interpreter_as_it_is(make, target):
+    assert make("--dry-run", target, f"PYTHON={sys.executable}") == f'"{sys.executable}" -m course.site --as-is {target}'
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine; install the package make")
-def test_clean_keeps_recordings_and_what_a_learner_wrote(copy):
-    kept = ["book/recorded/a-gpu/decode.json", "book/recorded/a-gpu/decode.partial.jsonl", "notebooks/.predictions.jsonl",
-            "notebooks/mine.ipynb", "kernels/my_kernel.py"]  # fmt: skip
-    removed = [
-        ".venv/complete",
-        "_build/html/index.html",
-        "_build/test-report.xml",
-        ".pytest_cache/x",
-        "kernels/__pycache__/x.pyc",
+def test_make_passes_arguments_on(make):
+    assert make("--dry-run", "test", "ARGS=-k decode") == '"python3" -m course.site  test -k decode'
+
+
+def test_clean_keeps_recordings_and_what_a_learner_wrote(make, copy):
+    kept = [
+        "book/recorded/a-gpu/decode.json",
+        "book/recorded/a-gpu/decode.partial.jsonl",
+        ".predictions.jsonl",
+        "notebooks/mine.ipynb",
+        "kernels/my_kernel.py",
     ]
+    removed = [".venv/complete", "_build/html/index.html", ".pytest_cache/x", "kernels/__pycache__/x.pyc"]
     for name in kept + removed:
         path = copy / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    subprocess.run(["make", "clean"], cwd=copy, check=True)
-    assert [name for name in kept + removed if (copy / name).exists()] == kept
-    subprocess.run(["make", "clean"], cwd=copy, check=True)  # a second time, with nothing to do
+    for _ in range(2):  # the second time there is nothing to do
+        make("clean")
+        assert [name for name in kept + removed if (copy / name).exists()] == kept
 
 
 def test_server_takes_another_port_where_one_is_taken(tmp_path):
@@ -107,6 +120,13 @@ def test_interpreter_used_as_it_is_is_told_what_it_lacks(copy):
     assert done.returncode == 1
     assert "jupyter_book" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_gpu_test_needs_nothing_of_jupyter():
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('nbformat', 'nbclient', 'nbval', 'ipykernel', 'xdist')))"
+    code = f"{blocked}; from course.site import gpu_test, test; print(test.spread(), test.missing(test.NOTEBOOK_PACKAGES))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_gpu_test_without_a_gpu_says_so():

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course.site import notebooks
+from course.site import jupyter, notebooks
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_second_run_changes_nothing(folder):
 
 def test_runs_from_its_own_folder_without_a_notice_of_the_kernel(folder, monkeypatch, tmp_path, capfd):
     monkeypatch.setenv("IPYTHONDIR", "")  # restored afterwards
-    notebooks.quiet_kernels(tmp_path / "ipython")
+    jupyter.quiet_kernels(tmp_path / "ipython")
     path = folder / "1_where.ipynb"
     save(path, new_code_cell("import pathlib; print(pathlib.Path('1_where.ipynb').exists())"))
     notebooks.execute(path)
@@ -73,7 +73,7 @@ def test_failure_leaves_the_file_and_is_named(folder, monkeypatch, capsys):
 
 
 def test_cell_without_an_end_is_stopped(folder, monkeypatch):
-    monkeypatch.setattr(notebooks, "CELL_TIMEOUT", 2)
+    monkeypatch.setattr(jupyter, "CELL_TIMEOUT", 2)
     path = folder / "1_endless.ipynb"
     save(path, new_code_cell("import time; time.sleep(60)"))
     with pytest.raises(notebooks.FAILURES):

@@ -1,0 +1,71 @@
+"""Local Sphinx extension: the site asks no other host for anything, and carries the course's own style and explorers.
+
+What the pages load comes out of installed packages at build time: MathJax 3 (django-static-mathjax) and Vega (vl-convert).
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import sphinx_thebe
+import vl_convert
+from sphinx.application import Sphinx
+
+ASSETS = Path(__file__).parent / "assets"
+VEGA_LITE = "5.20"  # what Altair 5.5 writes
+
+# MathJax as loaded by tex-mml-chtml.js, with what it may ask for later: TeX extensions, fonts, its accessibility menu.
+MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y", "sre", "ui")
+
+# Tells the small script beside an explorer, in the notebook's own output, that this page draws it.
+MARKER = '<meta name="mha-to-mla-site" content="explorers">\n'
+
+# Roles that docutils gives a bibliography and that ARIA has withdrawn since; the list's role then has no items.
+OLD_ROLES = (' role="doc-biblioentry"', ' role="doc-backlink"', ' role="list"')
+
+
+def disconnect_thebe(app: Sphinx, config) -> None:
+    """Silence sphinx_thebe, which Jupyter Book always loads: it declares one constant twice, an error on every page."""
+    for listeners in app.events.listeners.values():
+        listeners[:] = [each for each in listeners if each.handler is not sphinx_thebe.init_thebe_core]
+
+
+def add_assets(app: Sphinx, config) -> None:
+    """Serve our folder of assets as static files."""
+    config.html_static_path.append(str(ASSETS))
+
+
+def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Load the script that draws explorers on pages that have one, and mend what accessibility checks find fault with."""
+    body = context.get("body", "")
+    if 'class="explorer"' in body:
+        context["metatags"] = context.get("metatags", "") + MARKER
+        app.add_js_file("explorers.js", loading_method="defer")
+    for role in OLD_ROLES:
+        body = body.replace(role, "")
+    context["body"] = body
+
+
+def copy_libraries(app: Sphinx, exception: Exception | None) -> None:
+    """Put MathJax and Vega beside the pages."""
+    if exception or app.builder.name != "html":
+        return
+    offline = Path(app.outdir, "_static", "offline")
+    mathjax = Path(find_spec("mathjax").submodule_search_locations[0], "static", "mathjax", "es5")
+    for name in MATHJAX:
+        source, target = mathjax / name, offline / "mathjax" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    # A classic script works over file://, which a module does not; the function keeps the bundle's globals to itself.
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    (offline / "vega.js").write_text(f"(function () {{\n{bundle}\n}})();\n", encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict:
+    """Register with Sphinx."""
+    app.connect("config-inited", disconnect_thebe)
+    app.connect("config-inited", add_assets)
+    app.connect("html-page-context", finish_page)
+    app.connect("build-finished", copy_libraries)
+    app.add_css_file("course.css")
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -66,8 +66,8 @@ class Device:
     shared_memory: int  # bytes one program may use
 
 
-# The interpreter takes the tiles of an H200, so that what is counted there is what is launched here. Programs run one after
-# the other in it, so cutting a sequence gains nothing: one SM.
+# The interpreter takes the row tiles of an H200, so that what is counted there is requested here. Programs run one after the
+# other in it, so cutting a sequence gains nothing: one SM.
 INTERPRETED = Device(capability=(9, 0), sm_count=1, shared_memory=227 * 1024)
 
 

@@ -118,8 +118,9 @@ def plan_decode(
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile_rows, q_len=q_len)
     if num_splits is None:
         num_splits = plan.num_splits(batch, row_tiles, context_len, device.sm_count)
+    alone = batch * row_tiles * num_splits <= device.sm_count
     tile = decode_tile(
-        rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits
+        rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits, alone
     )
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile.rows, q_len=q_len)
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)

@@ -81,17 +81,21 @@ def decode_tile(
     capability: tuple[int, int],
     shared_memory: int,
     tokens: int,
+    alone: bool,
 ) -> Tile:
-    """Tile of the grouped decode kernel for ``rows`` = group_size * q_len; a program walks over about ``tokens`` keys."""
+    """Tile of the grouped decode kernel for ``rows`` = group_size * q_len.
+
+    A program walks over about ``tokens`` keys; ``alone`` says that it has an SM to itself.
+    """
     pad_qk, pad_v = pad(head_dim_qk), pad(head_dim_v)
     if capability < (8, 0):
         return _fit(NO_TENSOR_CORES, pad_qk, pad_v, 4, shared_memory)
     if itemsize == 4:
         return _fit(FLOAT32, pad_qk, pad_v, itemsize, shared_memory)
     tile_rows = decode_rows(rows, head_dim_v, itemsize, capability)
-    # A long walk wants many bytes in flight. A short one is over before such a pipeline has filled: smaller tiles start
-    # sooner, and leave room for a neighbour on the same SM whose loads fill the gap.
-    block_n = 128 if tokens >= 2048 else 64
+    # Alone on its SM a program has to keep enough bytes in flight by itself. Smaller tiles leave room for neighbours, whose
+    # loads fill each other's gaps; and a short walk is over before a long pipeline has filled.
+    block_n = 128 if alone and tokens >= 2048 else 64
     num_warps = 4 if tile_rows * pad_v < 8192 else 8  # or the accumulators crowd the registers
     return _fit(Tile(tile_rows, block_n, num_warps, 3), pad_qk, pad_v, itemsize, shared_memory)
 

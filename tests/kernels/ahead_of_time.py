@@ -93,7 +93,7 @@ def merge_on(sm):
     strides = ("out_split_stride", "out_row_stride", "lse_split_stride")
     signature = {**dict.fromkeys(("outs", "lses", "out", "lse"), "*fp32"), **dict.fromkeys(("num_splits", *strides), "i32")}
     constants = {"out_column_stride": 1, "lse_row_stride": 1, "BLOCK_S": 64, "D_V": 128, "PAD_V": 128}
-    tile = tiles.Tile(64, 0, 4, 3)
+    tile = tiles.Tile(64, 0, 2, 3)
     return tile, compile_for(sm, merge_kernel, signature, constants, tile)
 
 

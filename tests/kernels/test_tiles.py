@@ -23,11 +23,12 @@ GPUS = [((7, 5), 64), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227)
     st.sampled_from([2, 4]),
     st.sampled_from(GPUS),
     st.integers(0, 2**20),
+    st.booleans(),
 )
-def test_decode_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, rows, itemsize, gpu, tokens):
+def test_decode_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, rows, itemsize, gpu, tokens, alone):
     capability, kib = gpu
     try:
-        tile = tiles.decode_tile(rows, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024, tokens)
+        tile = tiles.decode_tile(rows, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024, tokens, alone)
     except kernels.Unsupported as refusal:
         assert "shared memory" in str(refusal) and kib < 227  # an H200 takes every width that decode accepts
         return
@@ -47,12 +48,12 @@ def test_forward_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, q_len, itemsiz
 
 @pytest.mark.parametrize(("group_size", "rows"), [(1, 16), (4, 16), (16, 16), (17, 32), (32, 32), (71, 64)])
 def test_a_group_is_one_tile_where_it_can_be(group_size, rows):
-    assert tiles.decode_tile(group_size, 128, 128, 2, (9, 0), 227 * 1024, 8192).rows == rows
+    assert tiles.decode_tile(group_size, 128, 128, 2, (9, 0), 227 * 1024, 8192, True).rows == rows
 
 
 def test_a_width_that_fits_nowhere_is_refused_by_name():
     with pytest.raises(kernels.Unsupported, match="a program has 65536"):
-        tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192)
+        tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192, True)
 
 
 @pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")

@@ -41,7 +41,7 @@ def notebook_arguments(how: str) -> list[str]:
 
 
 def spread() -> list[str]:
-    """pytest's arguments that use the cores there are; the cells of a notebook share a kernel, so a file stays in one process."""
+    """pytest's arguments that use the cores there are. A file stays in one process: the cells of a notebook share a kernel."""
     workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), 8)
     return [f"--numprocesses={workers}", "--dist=loadfile"] if workers > 1 and not missing(["xdist"]) else []
 

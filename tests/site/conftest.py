@@ -74,26 +74,33 @@ def context(browser: Browser) -> BrowserContext:
     return browser.new_context()
 
 
+def open_page(
+    context: BrowserContext, name: str, origin: str, *, width: int = 1280, height: int = 900, scheme: str = "light"
+) -> Visit:
+    """Open a page of the site (``'book/run.html'``) and wait until it has loaded."""
+    visit = Visit(context.new_page())
+    visit.page.set_viewport_size({"width": width, "height": height})
+    visit.page.emulate_media(color_scheme=scheme)
+    visit.page.on("console", lambda m: visit.said.append(f"console: {m.text}") if m.type == "error" else None)
+    visit.page.on("pageerror", lambda error: visit.said.append(f"page error: {error}"))
+    visit.page.on("request", functools.partial(note_outside, visit, origin))
+    visit.page.on("requestfailed", functools.partial(note_failure, visit))
+    visit.page.goto(origin + name)
+    return visit
+
+
 @pytest.fixture
 def visit(context: BrowserContext, base: str) -> Iterator[Callable[..., Visit]]:
-    """Function that opens a page of the site (``'book/run.html'``) and waits until it has loaded."""
-    pages = []
+    """Function that opens a page; it is closed after the test."""
+    visits = []
 
-    def opened(name: str, *, width: int = 1280, scheme: str = "light", origin: str = base) -> Visit:
-        visit = Visit(context.new_page())
-        pages.append(visit.page)
-        visit.page.set_viewport_size({"width": width, "height": 900})
-        visit.page.emulate_media(color_scheme=scheme)
-        visit.page.on("console", lambda m: visit.said.append(f"console: {m.text}") if m.type == "error" else None)
-        visit.page.on("pageerror", lambda error: visit.said.append(f"page error: {error}"))
-        visit.page.on("request", functools.partial(note_outside, visit, origin))
-        visit.page.on("requestfailed", functools.partial(note_failure, visit))
-        visit.page.goto(origin + name)
-        return visit
+    def opened(name: str, *, origin: str = base, **how) -> Visit:
+        visits.append(open_page(context, name, origin, **how))
+        return visits[-1]
 
     yield opened
-    for page in pages:
-        page.close()
+    for each in visits:
+        each.page.close()
 
 
 def note_outside(visit: Visit, origin: str, request: Request) -> None:
@@ -108,27 +115,37 @@ def note_failure(visit: Visit, request: Request) -> None:
         visit.said.append(f"failed: {request.url}: {request.failure}")
 
 
-@pytest.fixture
+def draw(page: Page) -> list[Locator]:
+    """Bring each explorer of a page into view until it is drawn; return them."""
+    explorers = page.locator("div.explorer").all()
+    for explorer in explorers:
+        explorer.scroll_into_view_if_needed()
+        page.locator(f"#{explorer.get_attribute('id')}[data-drawn]").wait_for()
+    return explorers
+
+
+@pytest.fixture(scope="session")
 def draw_explorers() -> Callable[[Page], list[Locator]]:
     """Function that brings each explorer of a page into view until it is drawn, and returns them."""
-
-    def draw(page: Page) -> list[Locator]:
-        explorers = page.locator("div.explorer").all()
-        for explorer in explorers:
-            explorer.scroll_into_view_if_needed()
-            page.locator(f"#{explorer.get_attribute('id')}[data-drawn]").wait_for()
-        return explorers
-
     return draw
 
 
-@pytest.fixture(params=PAGES)
+@pytest.fixture(scope="module")
+def drawn(context: BrowserContext, base: str, notebook_name: str) -> Iterator[Visit]:
+    """The page of a notebook with its explorers drawn, kept open for the tests of a file. Tests leave it as they found it."""
+    visit = open_page(context, notebook_name, base)
+    draw(visit.page)
+    yield visit
+    visit.page.close()
+
+
+@pytest.fixture(scope="module", params=PAGES)
 def name(request: pytest.FixtureRequest) -> str:
     """Each page of the table of contents in turn, as its path in the site."""
     return request.param
 
 
-@pytest.fixture(params=[page for page in PAGES if page.startswith("notebooks/")])
+@pytest.fixture(scope="module", params=[page for page in PAGES if page.startswith("notebooks/")])
 def notebook_name(request: pytest.FixtureRequest) -> str:
     """Each page made from a notebook in turn."""
     return request.param

@@ -1,6 +1,5 @@
 """Explorers answer: each of their controls changes what is drawn, by mouse and by keyboard, in a chart that can be read."""
 
-import pytest
 from playwright.sync_api import Locator
 
 # The marks of a chart and its words; axes apart, which Vega may write in another order.
@@ -37,9 +36,8 @@ def other_values(control: Locator) -> list[str]:
     return [value for value in values if value != control.input_value()]
 
 
-def test_every_control_changes_what_is_drawn(visit, draw_explorers, notebook_name):
-    opened = visit(notebook_name)
-    for explorer in draw_explorers(opened.page):
+def test_every_control_changes_what_is_drawn(drawn):
+    for explorer in drawn.page.locator("div.explorer").all():
         identity = explorer.get_attribute("id")
         controls = explorer.locator(".vega-bindings :is(input[type=range], select)").all()
         assert controls, f"{identity} has nothing to move"
@@ -52,54 +50,47 @@ def test_every_control_changes_what_is_drawn(visit, draw_explorers, notebook_nam
             assert after - {before}, f"{identity}: {name} changes nothing"
             control.evaluate(MOVE, first)
             assert explorer.evaluate(DRAWN) == before, f"{identity}: {name} does not come back to where it was"
-    assert opened.said == []
+    assert drawn.said == []
 
 
-def test_arrow_key_moves_a_slider(visit, draw_explorers, notebook_name):
-    for explorer in draw_explorers(visit(notebook_name).page):
-        for slider in explorer.locator("input[type=range]").all():
-            before = slider.input_value()
-            slider.press("ArrowRight")
-            if slider.input_value() == before:  # it stood at its end
-                slider.press("ArrowLeft")
-            assert slider.input_value() != before
+def test_arrow_key_moves_a_slider(drawn):
+    for slider in drawn.page.locator("div.explorer input[type=range]").all():
+        before = slider.input_value()
+        there, back = ("ArrowLeft", "ArrowRight") if before == slider.get_attribute("max") else ("ArrowRight", "ArrowLeft")
+        slider.press(there)
+        assert slider.input_value() != before
+        slider.press(back)
+        assert slider.input_value() == before
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_chart_fits_its_frame_and_can_be_read(visit, draw_explorers, notebook_name, width):
-    for explorer in draw_explorers(visit(notebook_name, width=width).page):
-        frame, chart = explorer.bounding_box(), explorer.locator("svg").bounding_box()
-        assert chart["x"] >= frame["x"]
-        assert chart["x"] + chart["width"] <= frame["x"] + frame["width"]
-        assert explorer.evaluate(SMALLEST_TEXT) >= 9, explorer.get_attribute("id")
+def assert_readable(explorer: Locator) -> None:
+    """The chart lies inside its frame and its letters are large enough."""
+    frame, chart = explorer.bounding_box(), explorer.locator("svg").bounding_box()
+    assert chart["x"] >= frame["x"]
+    assert chart["x"] + chart["width"] <= frame["x"] + frame["width"]
+    assert explorer.evaluate(SMALLEST_TEXT) >= 9, explorer.get_attribute("id")
 
 
-def test_chart_follows_the_width_of_the_page(visit, draw_explorers, notebook_name):
-    page = visit(notebook_name, width=360).page
-    for explorer in draw_explorers(page):
-        page.set_viewport_size({"width": 1280, "height": 900})
-        # The theme's sidebar slides in for a moment.
-        page.wait_for_function(WIDTHS_AGREE, arg=explorer.element_handle())
-        page.set_viewport_size({"width": 360, "height": 900})
-        page.wait_for_function(WIDTHS_AGREE, arg=explorer.element_handle())
+def test_chart_follows_the_width_of_the_page(drawn):
+    for width in (360, 1280):  # in between the theme's sidebar slides out and in
+        drawn.page.set_viewport_size({"width": width, "height": 900})
+        for explorer in drawn.page.locator("div.explorer").all():
+            drawn.page.wait_for_function(WIDTHS_AGREE, arg=explorer.element_handle())
+            assert_readable(explorer)
 
 
-def test_text_follows_the_theme(visit, draw_explorers, notebook_name):
-    page = visit(notebook_name).page
+def test_chart_on_a_phone_can_be_read(visit, draw_explorers, notebook_name):
+    for explorer in draw_explorers(visit(notebook_name, width=360).page):
+        assert_readable(explorer)
+
+
+def test_text_follows_the_theme(drawn):
     label = "explorer => getComputedStyle(explorer.querySelector('svg .role-axis-label text')).fill"
-    explorers = draw_explorers(page)
+    explorers = drawn.page.locator("div.explorer").all()
     light = [explorer.evaluate(label) for explorer in explorers]
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    drawn.page.emulate_media(color_scheme="dark")
+    drawn.page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     for explorer, before in zip(explorers, light, strict=True):
         assert explorer.evaluate(label) != before, explorer.get_attribute("id")
-
-
-def test_pages_without_an_explorer_load_no_vega(context, base, name):
-    page = context.new_page()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(base + name)
-    if page.locator("div.explorer").count() == 0:
-        assert [url for url in asked if "vega" in url or "explorers.js" in url] == []
-    page.close()
+    drawn.page.emulate_media(color_scheme="light")
+    drawn.page.wait_for_function("document.documentElement.dataset.theme === 'light'")

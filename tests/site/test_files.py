@@ -73,6 +73,12 @@ def test_pages_load_nothing_from_elsewhere(pages):
     assert outside == []
 
 
+def test_only_pages_with_an_explorer_load_what_draws_it(name):
+    text = (SITE / name).read_text(encoding="utf-8")
+    assert ("explorers.js" in text) == ('class="explorer"' in text)
+    assert "vega.js" not in text  # the script asks for it when an explorer comes near
+
+
 def test_no_page_shows_an_error_that_nobody_meant(notebook_name):
     notebook = json.loads(Path(ROOT, notebook_name).with_suffix(".ipynb").read_text(encoding="utf-8"))
     meant = any("raises-exception" in cell["metadata"].get("tags", []) for cell in notebook["cells"])

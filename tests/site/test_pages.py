@@ -20,13 +20,17 @@ def theme(page: Page) -> str:
     return page.evaluate("document.documentElement.dataset.theme")
 
 
-def test_page_on_a_laptop(visit, draw_explorers, name):
+def test_page_on_a_laptop_and_on_paper(visit, draw_explorers, name):
     opened = visit(name)
     page = opened.page
     draw_explorers(page)
     assert opened.said == []
     assert excess_width(page) <= 0
     assert theme(page) == "light"
+    page.emulate_media(media="print")
+    assert page.locator("article.bd-article").is_visible()
+    for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-footer"):
+        assert not page.locator(furniture).first.is_visible(), furniture
 
 
 def test_page_on_a_phone(visit, draw_explorers, name):
@@ -47,14 +51,6 @@ def test_page_from_a_folder(visit, draw_explorers, name):
     page.evaluate("window.MathJax?.startup?.promise")
     assert page.locator(".math:not(:has(mjx-container))").count() == 0
     assert page.locator("mjx-merror").count() == 0
-
-
-def test_page_in_print(visit, name):
-    page = visit(name).page
-    page.emulate_media(media="print")
-    assert page.locator("article.bd-article").is_visible()
-    for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-footer"):
-        assert not page.locator(furniture).first.is_visible(), furniture
 
 
 def test_first_page_leads_to_the_book(visit, base):

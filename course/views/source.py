@@ -70,7 +70,7 @@ class Source:
         coloured = _coloured(self.lines)
         rows = "".join(
             f'<span style="display:block;background:{_TINT[sign]}">'
-            f'<span style="color:#6a6f78;user-select:none" aria-hidden="true">{self.first_line + i:>4} </span>'
+            f'<span style="color:#5a606b;user-select:none" aria-hidden="true">{self.first_line + i:>4} </span>'
             f'<span style="font-weight:bold;user-select:none"{_label(sign)}>{sign} </span>{code}\n</span>'
             for i, (sign, code) in enumerate(zip(self.signs, coloured, strict=True))
         )

@@ -31,6 +31,7 @@ def test_page_in_both_themes(visit, draw_explorers, name):
     assert violations(page, WCAG_AA) == []
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.evaluate("Promise.all(document.getAnimations().map((change) => change.finished))")  # colours fade into each other
     assert violations(page, COLOURS) == []
 
 

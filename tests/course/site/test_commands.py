@@ -98,7 +98,9 @@ def test_serving_prints_its_address_and_ends_quietly(copy):
     page = copy / "_build" / "html" / "index.html"
     page.parent.mkdir(parents=True)
     page.write_text("hello")
-    command = [sys.executable, "-m", "course.site.serve"]
+    # As in a terminal; what a shell starts in the background ignores Ctrl-C, and so would what these tests start.
+    command = [sys.executable, "-c", "import signal, os, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+               "os.execv(sys.executable, [sys.executable, '-m', 'course.site.serve'])"]  # fmt: skip
     with subprocess.Popen(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         address = re.search(r"http://localhost:\d+/", process.stdout.readline())[0]
         assert urllib.request.urlopen(address).read() == b"hello"

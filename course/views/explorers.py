@@ -212,7 +212,7 @@ def _chart(
         *parameters,
         _let("sentence", words),
         _let("room", str(NOTEBOOK_WIDTH)),
-        _let("letters_a_line", f"floor((room - 18) / {LETTER})"),
+        _let("letters_a_line", f"max(1, floor((room - 18) / {LETTER}))"),
         _let(
             "sentence_lines",
             "split(trim(replace(sentence, regexp('(.{1,' + letters_a_line + '})( +|$)', 'g'), '$1\\n')), '\\n')",

@@ -123,6 +123,7 @@ def execute(path: Path) -> bool:
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
+    os.environ["MHA_TO_MLA_PAGE"] = "1"  # explorers add what a page shows
     client.execute()
     normalise(notebook)
     return write(notebook, path)

@@ -8,6 +8,8 @@ numbers; each ``Explorer.expected`` says from ``course.costs`` what must come ou
 import base64
 import html
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,6 +23,7 @@ from .. import costs, measure
 from . import style
 from .figures import shrink
 
+FOR_A_PAGE = "MHA_TO_MLA_PAGE"  # set in the environment of a kernel whose outputs become a page
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 NOTEBOOK_WIDTH = 560  # JupyterLab gives a chart no width of its own
 HEIGHT = 250
@@ -111,7 +114,14 @@ class Explorer:
         )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        return {VEGA_LITE: self.spec(NOTEBOOK_WIDTH), "text/html": self.html(), "text/plain": repr(self)}
+        """Vega-Lite, and html where a page is made of it (`make notebooks` says so) or where nothing else is drawn (Colab).
+
+        JupyterLab and VS Code draw Vega-Lite themselves, without a network, but would prefer the html if they had it.
+        """
+        bundle = {VEGA_LITE: self.spec(NOTEBOOK_WIDTH), "text/plain": repr(self)}
+        if os.environ.get(FOR_A_PAGE) or "google.colab" in sys.modules:
+            bundle["text/html"] = self.html()
+        return bundle
 
     def __repr__(self) -> str:
         return f"Explorer {self.name}: {self.sentence}"
@@ -585,14 +595,14 @@ Q_HEADS = (8, 16, 32, 64, 128)
 KV_HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 CALL_BATCHES = (1, 4, 16, 32, 64, 128)
 HEAD_DIM = 128
-LINES = ("floor: each key loaded once", "floor: each query head loads its own", "recorded read rate")
+LINES = ("floor: each key loaded once", "if every request went to memory", "recorded read rate")
 MARKS = {"decode": "grouped kernel", "attention": "one query head a program", "sdpa": "PyTorch SDPA, fastest backend"}
 RINGS = {"decode": 150, "attention": 75, "sdpa": 25}  # areas in pixels
 
 DECODE_TIME = (
     "{n_q_heads} over {n_kv_heads}, batch {batch}: at {context} tokens the cache of a layer is {cache}, and the "
     "floor of one "
-    "{gpu} is {shared}; {own} if every query head loads its own copy. {recorded}"
+    "{gpu} is {shared}; {own} if every request went to memory. {recorded}"
 )
 RECORDED = "Recorded at {context} tokens: {times}."
 UNRECORDED = "Nothing is recorded for these heads and this batch."

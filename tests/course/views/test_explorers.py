@@ -167,7 +167,10 @@ def test_html_holds_spec_picture_and_sentence(explorer):
     assert page == explorer.html()
 
 
-def test_the_mime_bundle(explorer):
+def test_the_mime_bundle(explorer, monkeypatch):
+    monkeypatch.delenv("MHA_TO_MLA_PAGE", raising=False)
+    assert set(explorer._repr_mimebundle_()) == {"application/vnd.vegalite.v5+json", "text/plain"}
+    monkeypatch.setenv("MHA_TO_MLA_PAGE", "1")
     bundle = explorer._repr_mimebundle_()
     assert set(bundle) == {"application/vnd.vegalite.v5+json", "text/html", "text/plain"}
     assert bundle["application/vnd.vegalite.v5+json"]["$schema"].split("/")[-1].startswith("v5.")

@@ -5,12 +5,10 @@ files that agree. C, part of it derived, or the sources disagree: the row carrie
 and `gpus()` leaves it out unless asked.
 """
 
-import json
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
-from .checks import squeezed, unknown
+from .table import Table
 from .units import dtype_name
 
 
@@ -66,15 +64,8 @@ class Gpu:
 
 
 @cache
-def _table() -> tuple[dict[str, Gpu], dict[str, Gpu]]:
-    """Rows by name, and by every squeezed spelling, those that torch reports included."""
-    by_name, by_spelling = {}, {}
-    for row in json.loads(Path(__file__).with_name("gpus.json").read_text(encoding="utf-8")):
-        spellings = [row["name"], *row.pop("reported_as")]
-        one = Gpu(**row | {"capability": tuple(row["capability"])})
-        by_name[one.name] = one
-        by_spelling |= {squeezed(spelling): one for spelling in spellings}
-    return by_name, by_spelling
+def _table() -> Table:
+    return Table("gpu", "gpus.json", lambda row: Gpu(**row | {"capability": tuple(row["capability"])}), also="reported_as")
 
 
 def gpu(name: str) -> Gpu:
@@ -82,13 +73,9 @@ def gpu(name: str) -> Gpu:
 
     Raises ValueError for an unknown one, with the nearest names.
     """
-    by_name, by_spelling = _table()
-    try:
-        return by_spelling[squeezed(name)]
-    except (KeyError, AttributeError):
-        raise unknown("gpu", name, by_name, "course.costs.gpus(doubtful=True)") from None
+    return _table().find(name)
 
 
 def gpus(*, doubtful: bool = False) -> list[Gpu]:
     """All GPUs of the table, without the doubtful ones unless asked."""
-    return [one for one in _table()[0].values() if doubtful or not one.doubt]
+    return _table().rows(doubtful=doubtful)

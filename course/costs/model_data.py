@@ -6,14 +6,13 @@ marked ‡ when printed, and `models()` leaves it out unless asked. Parameter co
 figure; where the row says 'counted' they follow from the published widths.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from . import attention as layer
 from .attention import Attention
-from .checks import finite, squeezed, unknown, whole
+from .checks import finite, whole
+from .table import Table
 from .units import element_bytes, exact
 
 
@@ -136,31 +135,24 @@ def experts_read(batch: int, n_experts: int, n_active_experts: int) -> float:
     return 1 - (1 - n_active_experts / n_experts) ** whole("batch", batch, at_least=0)
 
 
+def _made(row: dict) -> Model:
+    shape = row.pop("attention")
+    make = Attention.mla if "latent_dim" in shape else Attention.gqa
+    optional = dict.fromkeys(("window", "total_params", "n_experts", "n_active_experts", "read_in"))
+    row = optional | {"n_window_layers": 0, "active_params": row.get("total_params")} | row
+    return Model(**row, attention=make(**shape))
+
+
 @cache
-def _table() -> tuple[dict[str, Model], dict[str, Model]]:
-    """Rows by name, and by every squeezed spelling."""
-    by_name, by_spelling = {}, {}
-    for row in json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8")):
-        spellings = [row["name"], *row.pop("also", [])]
-        shape = row.pop("attention")
-        make = Attention.mla if "latent_dim" in shape else Attention.gqa
-        optional = dict.fromkeys(("window", "total_params", "n_experts", "n_active_experts", "read_in"))
-        row = optional | {"n_window_layers": 0, "active_params": row.get("total_params")} | row
-        one = Model(**row, attention=make(**shape))
-        by_name[one.name] = one
-        by_spelling |= {squeezed(spelling): one for spelling in spellings}
-    return by_name, by_spelling
+def _table() -> Table:
+    return Table("model", "models.json", _made, also="also")
 
 
 def model(name: str) -> Model:
     """The model of that name; case, blanks and hyphens don't count. ValueError for an unknown one, with the nearest."""
-    by_name, by_spelling = _table()
-    try:
-        return by_spelling[squeezed(name)]
-    except (KeyError, AttributeError):
-        raise unknown("model", name, by_name, "course.costs.models(doubtful=True)") from None
+    return _table().find(name)
 
 
 def models(*, doubtful: bool = False) -> list[Model]:
     """All models of the table, without the doubtful ones unless asked."""
-    return [one for one in _table()[0].values() if doubtful or not one.doubt]
+    return _table().rows(doubtful=doubtful)

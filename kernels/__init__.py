@@ -1,17 +1,24 @@
 """The Triton kernels of the course, their wrappers and their float64 definitions. Nothing here knows of the rest.
 
-Files stand in the order in which the chapters build them: `first` (reading memory), `online_softmax` and `attend` (the loop),
-`forward` (full sequence), `decode` (grouped heads), `merge` (partial states); then `tiles`, `plan`, `checks` and `reference`.
+In the order in which the chapters build them: `first` (copy, softmax, reading memory), `one_row` (one query), `online_softmax`
+and `attend` (the loop), `forward` and `backward` (full sequence), `interval` (grouped heads), `merge` (partial states),
+`decode` (splits), `paged` (block tables), `work_list` (ragged batches), `append` (writing the cache), `mla` (latents); then
+`tiles`, `plan`, `checks` and `reference`.
 """
 
 import hashlib
 import pathlib
 
-from . import checks, first, plan, reference, tiles
+from . import backward, checks, first, plan, reference, tiles
 from ._mode import MODE, Device, Unsupported, device_of
+from .append import append, mla_append, paged_append, paged_mla_append
 from .decode import decode, plan_decode
 from .forward import attention
 from .merge import merge
+from .mla import mla_decode, paged_mla_decode
+from .one_row import one_row
+from .paged import paged_decode
+from .work_list import WorkList, plan_work
 
 
 def digest() -> str:
@@ -23,18 +30,29 @@ def digest() -> str:
 
 
 __all__ = [
-    "MODE",
     "Device",
+    "MODE",
     "Unsupported",
+    "WorkList",
+    "append",
     "attention",
+    "backward",
     "checks",
     "decode",
     "device_of",
     "digest",
     "first",
     "merge",
+    "mla_append",
+    "mla_decode",
+    "one_row",
+    "paged_append",
+    "paged_decode",
+    "paged_mla_append",
+    "paged_mla_decode",
     "plan",
     "plan_decode",
+    "plan_work",
     "reference",
     "tiles",
 ]

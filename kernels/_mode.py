@@ -57,6 +57,10 @@ else:
         )
 
 
+# For the one thing that the interpreter cannot do, which is assembly.
+INTERPRETED = tl.constexpr(MODE == "interpreter")
+
+
 @dataclass(frozen=True)
 class Device:
     """What the choice of tiles and splits asks of a device."""
@@ -68,7 +72,7 @@ class Device:
 
 # The interpreter takes the row tiles of an H200, so that what is counted there is requested here. Programs run one after the
 # other in it, so cutting a sequence gains nothing: one SM.
-INTERPRETED = Device(capability=(9, 0), sm_count=1, shared_memory=227 * 1024)
+IN_INTERPRETER = Device(capability=(9, 0), sm_count=1, shared_memory=227 * 1024)
 
 
 @functools.lru_cache
@@ -81,7 +85,7 @@ def _cuda_device(index: int) -> Device:
 
 def device_of(tensor: torch.Tensor) -> Device:
     """The device facts that a launch over ``tensor`` has to respect."""
-    return _cuda_device(tensor.device.index) if MODE == "compiled" else INTERPRETED
+    return _cuda_device(tensor.device.index) if MODE == "compiled" else IN_INTERPRETER
 
 
 def launching(tensor: torch.Tensor):
@@ -96,12 +100,12 @@ def launching(tensor: torch.Tensor):
 _one_at_a_time = triton.__dict__.setdefault("_mha_to_mla_lock", threading.RLock())
 
 
-def to_kernel(*tensors: torch.Tensor) -> list[torch.Tensor]:
+def to_kernel(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
     """The tensors as a kernel may take them.
 
     The interpreter keeps bfloat16 as bare bits and multiplies the bits, so there a float32 copy goes in and torch rounds the
     result; no kernel carries a flag for it.
     """
     if MODE == "interpreter":
-        return [t.float() if t.dtype == torch.bfloat16 else t for t in tensors]
+        return [t.float() if t is not None and t.dtype == torch.bfloat16 else t for t in tensors]
     return list(tensors)

@@ -8,6 +8,7 @@ from torch.autograd import forward_ad
 from ._mode import MODE, Unsupported
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FP8 = torch.float8_e4m3fn
 INTEGERS = (torch.int32, torch.int64)
 LARGEST_SCALE = torch.finfo(torch.float32).max / 2  # kernels multiply it by log2(e), in float32
 
@@ -16,20 +17,105 @@ def tensors(**named: torch.Tensor) -> None:
     """Floating tensors of one dtype on one device, where this process can run kernels."""
     first_name, first = next(iter(named.items()))
     for name, tensor in named.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name} must be a dense (strided) tensor, got layout {tensor.layout}")
-        if tensor.dtype not in FLOATS:
-            raise TypeError(
-                f"{name} must be float16, bfloat16 or float32, got {_short(tensor.dtype)} "
-                "(kernels.reference computes in float64)"
-            )
+        _dense(name, tensor, FLOATS, "float16, bfloat16 or float32")
         if tensor.dtype != first.dtype:
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
-        if tensor.device != first.device:
-            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: one device is wanted")
+        _together(name, tensor, first_name, first)
     placed(first_name, first)
+
+
+def _dense(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], wanted: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {tensor.layout}")
+    if tensor.dtype not in dtypes:
+        hint = " (kernels.reference computes in float64)" if tensor.dtype == torch.float64 else ""
+        raise TypeError(f"{name} must be {wanted}, got {_short(tensor.dtype)}{hint}")
+
+
+def _together(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    if tensor.device != other.device:
+        raise ValueError(f"{name} is on {tensor.device} but {other_name} is on {other.device}: one device is wanted")
+
+
+def new_tokens(operation: str, limit: int, **named: tuple[torch.Tensor, str]) -> dict[str, int]:
+    """Queries [B, Hq, …] or [B, T, Hq, …] of 1 to ``limit`` new tokens, each given with the letter of its width: the sizes."""
+    tensors(**{name: tensor for name, (tensor, _) in named.items()})
+    name, (first, letter) = next(iter(named.items()))
+    if first.dim() not in (3, 4):
+        raise ValueError(f"{name} must have shape [B, Hq, {letter}] or [B, T, Hq, {letter}], got {list(first.shape)}")
+    sizes: dict[str, int] = {}
+    for name, (tensor, letter) in named.items():
+        shape(name, tensor, f"B Hq {letter}" if first.dim() == 3 else f"B T Hq {letter}", sizes)
+    if sizes.get("T", 1) == 0:
+        raise ValueError(f"{name} must hold at least one new token a sequence, got T = 0")
+    if sizes.get("T", 1) > limit:
+        raise Unsupported(f"{operation} takes 1 to {limit} new tokens a sequence, got T = {sizes['T']}: use attention for more")
+    return sizes
+
+
+def cache(named: dict[str, tuple[torch.Tensor, str]], q: torch.Tensor, sizes: dict[str, int], *, fp8: bool = True) -> None:
+    """Tensors of a cache, each with its letters, all in the dtype of q or, with ``fp8``, all in 8 bits."""
+    first_name, (first, _) = next(iter(named.items()))
+    for name, (tensor, letters) in named.items():
+        _dense(name, tensor, (*FLOATS, FP8), "float16, bfloat16, float32 or float8_e4m3fn")
+        if tensor.dtype != q.dtype and not (fp8 and tensor.dtype == FP8):
+            wanted = f"{_short(q.dtype)}{' or float8_e4m3fn' if fp8 else ''}"
+            raise TypeError(f"{name} is {_short(tensor.dtype)} but q is {_short(q.dtype)}: {wanted} is wanted")
+        if tensor.dtype != first.dtype:
+            raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
+        _together(name, tensor, "q", q)
+        shape(name, tensor, letters, sizes)
+        if tensor.dtype == FP8:
+            byte_pairs(name, tensor)
+
+
+def byte_pairs(name: str, tensor: torch.Tensor) -> None:
+    """Kernels take 8-bit elements two by two: columns are dense, and every row begins and ends with a pair."""
+    steps = [stride for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if size > 1]
+    even = tensor.shape[-1] % 2 == 0 and all(stride % 2 == 0 for stride in steps)
+    if tensor.numel() and (tensor.stride(-1) != 1 or not even):
+        raise ValueError(
+            f"{name} in float8_e4m3fn must have dense columns, an even number of them, and even strides, got shape "
+            f"{list(tensor.shape)}, strides {list(tensor.stride())}"
+        )
+
+
+def even_address(tensor: torch.Tensor | None) -> None:
+    """A tensor of 8 bits begins with a pair; asked at the launch, because only there it has an address."""
+    if tensor is not None and tensor.dtype == FP8 and tensor.data_ptr() % 2:
+        raise ValueError(f"a float8_e4m3fn cache must begin at an even address, got a view of offset {tensor.storage_offset()}")
+
+
+def scales(named: dict[str, tuple[torch.Tensor | None, str]], cached: torch.Tensor, sizes: dict[str, int]) -> None:
+    """Scales of an 8-bit cache: all of them with it, none without."""
+    for name, (tensor, letters) in named.items():
+        if cached.dtype != FP8:
+            if tensor is not None:
+                raise ValueError(
+                    f"{name} belongs to a float8_e4m3fn cache, and this one is {_short(cached.dtype)}: None is wanted"
+                )
+            continue
+        if tensor is None:
+            raise ValueError(f"{name} is missing: a float8_e4m3fn cache needs float32 scales [{', '.join(letters.split())}]")
+        _dense(name, tensor, (torch.float32,), "float32")
+        _together(name, tensor, "the cache", cached)
+        shape(name, tensor, letters, sizes)
+
+
+def steering(
+    operation: str, num_splits: int | None, workspace_: torch.Tensor | None, validate: bool, allow_tf32: bool,
+    **named: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """What every decode takes besides its data, and that nobody expects a derivative of the data."""
+    given = {name: tensor for name, tensor in named.items() if tensor is not None}
+    positive("num_splits", num_splits)
+    flag("validate", validate)
+    flag("allow_tf32", allow_tf32)
+    workspace(workspace_, next(iter(given.values())).device)
+    no_gradient(operation, **given, workspace=workspace_)
+    no_tangent(operation, **given)
 
 
 def placed(name: str, tensor: torch.Tensor) -> None:
@@ -65,22 +151,38 @@ def heads(n_q_heads: int, n_kv_heads: int) -> None:
 
 def widths(operation: str, head_dim_qk: int, head_dim_v: int, limit_qk: int, limit_v: int) -> None:
     """Head widths that this operation has tiles for."""
-    for name, width, limit in (("head_dim_qk", head_dim_qk, limit_qk), ("head_dim_v", head_dim_v, limit_v)):
+    _widths(operation, head_dim_qk=(head_dim_qk, limit_qk), head_dim_v=(head_dim_v, limit_v))
+
+
+def mla_widths(operation: str, latent_dim: int, rope_dim: int) -> None:
+    """Widths of an MLA record that there are tiles for."""
+    _widths(operation, latent_dim=(latent_dim, 512), rope_dim=(rope_dim, 64))
+
+
+def _widths(operation: str, **named: tuple[int, int]) -> None:
+    for name, (width, limit) in named.items():
         if width == 0:
             raise ValueError(f"{name} must be at least 1, got 0")
         if width > limit:
             raise Unsupported(f"{operation} goes up to {name} = {limit}, got {width}")
 
 
-def softmax_scale(scale: float | None, head_dim_qk: int) -> float:
-    """The factor of the scores: 1/sqrt(head_dim_qk) unless the model says otherwise."""
-    if scale is None:
+def softmax_scale(scale: float | None, head_dim_qk: int | None) -> float:
+    """The factor of the scores: 1/sqrt(head_dim_qk) unless the model says otherwise. Without a width it has to be given."""
+    if scale is None and head_dim_qk is not None:
         return head_dim_qk**-0.5
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale must be a number, got {type(scale).__name__}")
     if not -LARGEST_SCALE < scale < LARGEST_SCALE:  # a comparison, because math.isfinite would break a compiled graph
         raise ValueError(f"scale must be finite and below {LARGEST_SCALE:.3g} in size, got {scale}")
     return float(scale)
+
+
+def positive_scale(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+    """The same scores with a positive scale: the kernels multiply after they took the largest score."""
+    if scale > 0:
+        return q, scale
+    return (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
 
 
 def flag(name: str, value: bool) -> None:
@@ -126,6 +228,29 @@ def length_values(seq_lens: torch.Tensor | None, capacity: int) -> None:
         )
 
 
+def table(block_table: torch.Tensor, batch: int, device: torch.device) -> None:
+    """Physical pages of each sequence, in order. Entries are checked by ``table_values``."""
+    _dense("block_table", block_table, INTEGERS, "an int32 (or int64) tensor [B, max_pages]")
+    if block_table.dim() != 2 or block_table.shape[0] != batch:
+        raise ValueError(f"block_table must have shape [B, max_pages] with B = {batch}, got {list(block_table.shape)}")
+    if block_table.device != device:
+        raise ValueError(f"block_table is on {block_table.device} but q is on {device}: one device is wanted")
+
+
+def table_values(block_table: torch.Tensor | None, seq_lens: torch.Tensor, page_size: int, n_pages: int) -> None:
+    """Every entry in use names a page. Reads the values, as ``length_values`` does; entries not in use are not looked at."""
+    if block_table is None or block_table.numel() == 0:
+        return
+    used = torch.arange(block_table.shape[1], device=block_table.device) * page_size < seq_lens[:, None]
+    wrong = used & ((block_table < 0) | (block_table >= n_pages))
+    if wrong.any():
+        sequence, entry = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"block_table must name pages 0 to {n_pages - 1} for the tokens in use, "
+            f"got {block_table[sequence, entry].item()} at [{sequence}, {entry}]"
+        )
+
+
 def workspace(tensor: torch.Tensor | None, device: torch.device) -> None:
     """Memory for partial results: float32, one axis, contiguous. Its size is checked when the splits are known."""
     if tensor is None:
@@ -161,6 +286,8 @@ def runnable(dtype: torch.dtype, capability: tuple[int, int]) -> None:
         raise Unsupported(
             f"no CUDA GPU here, and TRITON_INTERPRET={value} keeps the interpreter off: kernels can be compiled, not run"
         )
+    if dtype == FP8 and capability < (8, 9):
+        raise Unsupported(f"float8_e4m3fn needs compute capability 8.9, this GPU has {capability[0]}.{capability[1]}")
     if dtype == torch.bfloat16 and capability < (8, 0):
         raise Unsupported(f"bfloat16 needs compute capability 8.0, this GPU has {capability[0]}.{capability[1]}: use float16")
 

@@ -1,92 +1,56 @@
-"""Grouped-head decode: one new token, its whole group of query heads in one tile.
+"""Decode: new tokens over a cache, one program for each (sequence, KV head, row tile, split).
 
-What changes against `forward.py`: a *row* is no longer a query position but a query head. The G heads that share a KV head
-become the rows of one matrix product, so a program loads each key and value once where G programs loaded it G times. Every row
-keeps its own running maximum, sum and accumulator: sharing a load mixes nothing. With q_len new tokens a sequence (drafts to
-verify, several tokens predicted at once) the rows are the G * q_len pairs of token and head.
-
-A sequence may also be cut into ``num_splits`` intervals, each its own program, so that a small batch fills the GPU; the partial
-results are joined by `merge.py`. (Grouped heads: Ainslie et al. 2023; splitting: Flash-Decoding, Dao et al. 2023.)
+A small batch has fewer KV heads than the GPU has processors, so a sequence may be cut into ``num_splits`` intervals, each its
+own program of `interval.py`; the partial results are joined by `merge.py`. A cache that lies elsewhere or holds something else
+(`paged.py`, `mla.py`) is the same launch with another ``load_tile``, and an 8-bit cache only brings its scales along.
+(Flash-Decoding, Dao et al. 2023.)
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from . import checks, online_softmax, plan, reference
-from ._mode import MODE, OPERATORS, Device, Unsupported, device_of, launching, tl, to_kernel, triton
-from .attend import attend, load_contiguous
+from . import checks, plan, reference, work_list
+from ._mode import MODE, OPERATORS, Device, device_of, launching, tl, to_kernel, triton
+from .attend import cache_of, layout_of, load_contiguous
+from .interval import attend_interval, length_of
 from .merge import launch_merge
 from .online_softmax import LOG2_E
-from .tiles import Tile, decode_rows, decode_tile, pad
+from .tiles import Tile, decode_rows, decode_tile, split_width
 
 MAX_Q_LEN = 8
+# How tiles are found; `paged.py` adds its way.
+LOADERS = {"contiguous": load_contiguous}
 
 
-@triton.jit(do_not_specialize=["batch", "capacity", "n_kv_heads", "group_size", "num_splits"])
+@triton.jit(do_not_specialize=["batch", "capacity", "n_kv_heads", "group_size", "q_len", "num_splits"])
 def decode_kernel(
-    q, k, v, seq_lens, out, lse,
-    q_strides, k_strides, v_strides, seq_lens_stride,
+    q, q_tail, cache, seq_lens, out, lse, q_strides, q_tail_strides, seq_lens_stride,
     scale_log2, batch, capacity, n_kv_heads, group_size, q_len, num_splits,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
-    D_QK: tl.constexpr, D_V: tl.constexpr, PAD_QK: tl.constexpr, PAD_V: tl.constexpr,
+    load_tile: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LAYOUT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """q [B, T, Hq, D_QK], k [B, Hkv, L, D_QK], v [B, Hkv, L, D_V] -> out [S, B, T, Hq, D_V], lse [S, B, T, Hq].
+    """Queries [B, T, Hq, …] over a cache -> out [S, B, T, Hq, v], lse [S, B, T, Hq].
 
-    One program owns (sequence, KV head, row tile, split). Row r of a KV head is token r // G, head r % G of the group.
+    One program owns (sequence, KV head, row tile, split).
     """
     # Neighbouring programs take the row tiles of one interval, so that a second tile finds the keys in the L2.
-    n_rows = group_size * q_len
-    n_tiles = tl.cdiv(n_rows, ROWS)
+    n_tiles = tl.cdiv(group_size * q_len, ROWS)
     program = tl.program_id(0)
     row_tile = program % n_tiles
     split = program // n_tiles % num_splits
     kv_head = program // (n_tiles * num_splits) % n_kv_heads
     sequence = (program // (n_tiles * num_splits * n_kv_heads)).to(tl.int64)
 
-    # A length outside the cache must not lead outside the cache.
-    kv_len = capacity
-    if seq_lens is not None:
-        kv_len = tl.minimum(tl.maximum(tl.load(seq_lens + sequence * seq_lens_stride), 0), capacity).to(tl.int32)
+    kv_len = length_of(seq_lens, seq_lens_stride, sequence, capacity)
     blocks_per_split = tl.cdiv(tl.cdiv(kv_len, BLOCK_N), num_splits)
     start = split * blocks_per_split * BLOCK_N
     stop = tl.minimum(start + blocks_per_split * BLOCK_N, kv_len)
-
-    # The rows of this tile: a tile ends at its group, so no row ever meets another KV head's keys.
-    rows = row_tile * ROWS + tl.arange(0, ROWS)
-    token = rows // group_size
-    head = kv_head * group_size + rows % group_size
-    in_group = rows < n_rows
-    columns = tl.arange(0, PAD_QK)
-    q_rows = sequence * q_strides[0] + token.to(tl.int64) * q_strides[1] + head.to(tl.int64) * q_strides[2]
-    q_tile = tl.load(
-        q + q_rows[:, None] + columns.to(tl.int64)[None, :] * q_strides[3],
-        mask=in_group[:, None] & (columns < D_QK)[None, :],
-        other=0.0,
-    )
-
-    # Of the q_len new tokens, all in the cache already, token t sees the keys up to its own.
-    visible = kv_len - q_len + token + 1
-    source = (
-        k + sequence * k_strides[0] + kv_head.to(tl.int64) * k_strides[1],
-        v + sequence * v_strides[0] + kv_head.to(tl.int64) * v_strides[1],
-        k_strides[2], k_strides[3], v_strides[2], v_strides[3],
+    attend_interval(
+        q, q_tail, q_strides, q_tail_strides, load_tile, cache, out, lse, split.to(tl.int64) * batch + sequence,
+        sequence, kv_head, row_tile, start, stop, kv_len, scale_log2, n_kv_heads * group_size, group_size, q_len,
+        ROWS, BLOCK_N, LAYOUT, STAGES, PRECISION,
     )  # fmt: skip
-    m, l, acc = attend(
-        q_tile, visible, start, kv_len - q_len + 1, stop, scale_log2, load_contiguous, source,
-        ROWS, BLOCK_N, D_QK, D_V, PAD_QK, PAD_V, STAGES, PRECISION,
-    )  # fmt: skip
-    result, result_lse = online_softmax.finish(m, l, acc)
-
-    out_rows = ((split.to(tl.int64) * batch + sequence) * q_len + token) * (n_kv_heads * group_size) + head
-    columns = tl.arange(0, PAD_V)
-    tl.store(
-        out + out_rows[:, None] * D_V + columns[None, :],
-        result.to(out.dtype.element_ty),
-        mask=in_group[:, None] & (columns < D_V)[None, :],
-    )
-    tl.store(lse + out_rows, result_lse, mask=in_group)
 
 
 @dataclass(frozen=True)
@@ -111,84 +75,150 @@ def plan_decode(
     *,
     q_len: int = 1,
     num_splits: int | None = None,
+    shared_width: int = 0,
+    page_size: int | None = None,
 ) -> DecodeLaunch:
-    """The launch that ``decode`` makes for these shapes on ``device``, without a tensor; ``context_len`` is the capacity."""
+    """The launch that ``decode`` makes for these shapes on ``device``, without a tensor; ``context_len`` is the capacity.
+
+    ``shared_width`` columns of a key are its value too (MLA's latent); ``page_size`` is None for a contiguous cache.
+    """
     rows = n_q_heads // n_kv_heads * q_len
     tile_rows = decode_rows(rows, head_dim_v, itemsize, device.capability)
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile_rows, q_len=q_len)
     if num_splits is None:
-        num_splits = plan.num_splits(batch, row_tiles, context_len, device.sm_count)
-    alone = batch * row_tiles * num_splits <= device.sm_count
+        # Two programs an SM where tiles have to be converted and are small: one loads while the other computes.
+        slots = device.sm_count * (2 if itemsize == 1 and not shared_width else 1)
+        num_splits = plan.num_splits(batch, row_tiles, context_len, slots)
     tile = decode_tile(
-        rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits, alone
-    )
+        rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits,
+        shared_width=shared_width, page_size=page_size,
+    )  # fmt: skip
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile.rows, q_len=q_len)
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
 
 
 @torch.library.custom_op(f"{OPERATORS}::decode", mutates_args=("workspace",))
-def _decode(
+def launch(
+    load_tile: str,
     q: torch.Tensor,
+    q_tail: torch.Tensor | None,
     k: torch.Tensor,
-    v: torch.Tensor,
+    k_tail: torch.Tensor | None,
+    v: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    block_table: torch.Tensor | None,
     seq_lens: torch.Tensor | None,
+    bounds: torch.Tensor | None,
+    slots: torch.Tensor | None,
     workspace: torch.Tensor | None,
     scale: float,
     num_splits: int | None,
     validate: bool,
     allow_tf32: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Launch a decode over any cache: q [B, T, Hq, …], k and v [sequence or page, Hkv, token, …], v None where k is the value.
+
+    ``load_tile`` is a name among ``LOADERS``, because an operation of torch takes no functions.
+    ``bounds`` and ``slots`` are a work list; without one every sequence is cut into ``num_splits``.
+    """
     batch, q_len, n_q_heads, head_dim_qk = q.shape
-    n_kv_heads, capacity, head_dim_v = v.shape[1:]
+    n_kv_heads, page_size = k.shape[1:3]
+    capacity = page_size if block_table is None else block_table.shape[1] * page_size
+    head_dim_v = (k if v is None else v).shape[-1]
     group_size = n_q_heads // n_kv_heads
     device = device_of(q)
     checks.runnable(q.dtype, device.capability)
+    checks.runnable(k.dtype, device.capability)
+    checks.even_address(k)
+    checks.even_address(v)
     if validate or not q.is_cuda:
         checks.length_values(seq_lens, capacity)
+        checks.table_values(block_table, seq_lens, page_size, len(k))
 
-    kq, kk, kv = to_kernel(q, k, v)
-    launch = plan_decode(
-        batch, n_q_heads, n_kv_heads, capacity, head_dim_qk, head_dim_v, q.element_size(), device,
-        q_len=q_len, num_splits=num_splits,
-    )  # fmt: skip
-    tile, num_splits = launch.tile, launch.num_splits
-    elements = plan.decode_workspace(batch, q_len, n_q_heads, head_dim_v, num_splits)
-    checks.workspace_size(workspace, elements)
-    checks.launchable(launch.programs)
-
-    out = kq.new_empty(batch, q_len, n_q_heads, head_dim_v)
-    lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
-    if out.numel() == 0:
-        return out.to(q.dtype), lse
-    if num_splits == 1:
-        partial_out, partial_lse = out, lse
+    out_dtype = q.dtype
+    q, k, v = to_kernel(q, k, v)
+    q_tail, k_tail = to_kernel(q_tail, k_tail)
+    # The column blocks of a key: given apart (MLA), or those of its width; in 8 bits even and odd columns take their place.
+    if q_tail is not None:
+        head, tail = head_dim_qk, q_tail.shape[-1]
+    elif k_scale is None:
+        head, tail = split_width(head_dim_qk)
     else:
+        head, tail = head_dim_qk, 0
+    if tail and q_tail is None:
+        q, q_tail, k, k_tail = q[..., :head], q[..., head:], k[..., :head], k[..., head:]
+    apart = 1 if k_scale is None else 2
+    layout = layout_of(
+        head // apart, tail, head_dim_v // apart, k, k_tail, v, k_scale, v_scale, page=0 if block_table is None else page_size
+    )
+    planned = plan_decode(
+        batch, n_q_heads, n_kv_heads, capacity, head + tail, head_dim_v, k.element_size(), device,
+        q_len=q_len, num_splits=num_splits if bounds is None else 1,
+        shared_width=head if v is None else 0, page_size=None if block_table is None else page_size,
+    )  # fmt: skip
+    tile, num_splits = planned.tile, planned.num_splits
+    out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)
+    lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
+    # Partial results: a split of every sequence each, or as many as shares and sequences can meet.
+    n_slots = num_splits * batch if bounds is None else len(bounds) - 1 + batch
+    merged = num_splits > 1 or bounds is not None
+    elements = n_slots * q_len * n_q_heads * (head_dim_v + 1) if merged else 0
+    checks.workspace_size(workspace, elements)
+    if out.numel() == 0:
+        return out.to(out_dtype), lse
+    partial_out, partial_lse = out, lse
+    if merged:
         if workspace is None:
             workspace = q.new_empty(elements, dtype=torch.float32)
-        partial_out, partial_lse = workspace[:elements].split(
-            [elements // (head_dim_v + 1) * head_dim_v, lse.numel() * num_splits]
-        )
+        rows = n_slots * q_len * n_q_heads
+        partial_out, partial_lse = workspace[: rows * head_dim_v], workspace[rows * head_dim_v : elements]
+
+    cache = cache_of(k, k_tail, v, k_scale, v_scale, block_table)
+    options = {
+        "load_tile": LOADERS[load_tile], "ROWS": tile.rows, "BLOCK_N": tile.block_n, "LAYOUT": layout,
+        "STAGES": tile.num_stages, "PRECISION": "tf32" if allow_tf32 else "ieee", "num_warps": tile.num_warps,
+    }  # fmt: skip
+    strides = (
+        q.stride(), None if q_tail is None else q_tail.stride(), 1 if seq_lens is None else seq_lens.stride(0)
+    )  # fmt: skip
     with launching(q):
-        decode_kernel[(launch.programs,)](
-            kq, kk, kv, seq_lens, partial_out, partial_lse,
-            kq.stride(), kk.stride(), kv.stride(), 1 if seq_lens is None else seq_lens.stride(0),
-            scale * LOG2_E, batch, capacity, n_kv_heads, group_size, q_len, num_splits,
-            ROWS=tile.rows, BLOCK_N=tile.block_n,
-            D_QK=head_dim_qk, D_V=head_dim_v, PAD_QK=pad(head_dim_qk), PAD_V=pad(head_dim_v),
-            STAGES=tile.num_stages, PRECISION="tf32" if allow_tf32 else "ieee",
-            num_warps=tile.num_warps,
-        )  # fmt: skip
-    if num_splits > 1:
+        if bounds is None:
+            checks.launchable(planned.programs)
+            decode_kernel[(planned.programs,)](
+                q, q_tail, cache, seq_lens, partial_out, partial_lse, *strides,
+                scale * LOG2_E, batch, capacity, n_kv_heads, group_size, q_len, num_splits, **options,
+            )  # fmt: skip
+        else:
+            programs = (len(bounds) - 1) * planned.row_tiles
+            checks.launchable(programs)
+            work_list.work_kernel[(programs,)](
+                q, q_tail, cache, seq_lens, bounds, partial_out, partial_lse, *strides,
+                scale * LOG2_E, capacity, n_kv_heads, group_size, q_len, **options,
+            )  # fmt: skip
+    if merged:
+        rows = q_len * n_q_heads
         launch_merge(
-            partial_out.view(num_splits, -1, head_dim_v), partial_lse.view(num_splits, -1),
-            out.view(-1, head_dim_v), lse.view(-1),
+            partial_out.view(-1, batch * rows if slots is None else rows, head_dim_v),
+            partial_lse.view(-1, batch * rows if slots is None else rows),
+            out.view(-1, head_dim_v), lse.view(-1), slots,
         )  # fmt: skip
-    return out.to(q.dtype), lse
+    return out.to(out_dtype), lse
 
 
-@_decode.register_fake
-def _(q, k, v, seq_lens, workspace, scale, num_splits, validate, allow_tf32):
-    return q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+@launch.register_fake
+def _(load_tile, q, q_tail, k, k_tail, v, *rest):
+    return q.new_empty(*q.shape[:3], (k if v is None else v).shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def as_tokens(q: torch.Tensor) -> torch.Tensor:
+    """[B, Hq, …] or [B, T, Hq, …] as the latter."""
+    return q if q.dim() == 4 else q.unsqueeze(1)
+
+
+def as_given(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results with a token axis where the caller's q has one."""
+    return (out, lse) if q.dim() == 4 else (out.squeeze(1), lse.squeeze(1))
 
 
 def decode(
@@ -202,13 +232,15 @@ def decode(
     workspace: torch.Tensor | None = None,
     validate: bool = False,
     allow_tf32: bool = False,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of new tokens over a contiguous cache that already holds their own keys and values.
 
     Args:
         q: [B, Hq, Dqk], or [B, T, Hq, Dqk]: T <= 8 new tokens, the last T of the cache, causal among themselves.
         k: [B, Hkv, L, Dqk] and v: [B, Hkv, L, Dv]: the cache, capacity L; Hkv divides Hq, query head h reads KV head
-            h // (Hq / Hkv). Any strides. Dqk <= 576, Dv <= 512.
+            h // (Hq / Hkv). Any strides. Dqk <= 576, Dv <= 512. In q's dtype, or float8_e4m3fn with scales.
         seq_lens: [B] int32 (or int64) tokens in each sequence, 0 to L; None means L everywhere. What lies beyond a length
             is never read.
         scale: factor of the scores, 1/sqrt(Dqk) if None.
@@ -217,6 +249,8 @@ def decode(
             None.
         validate: on a GPU, read seq_lens and check its values (waits for the GPU). On a CPU they are always checked.
         allow_tf32: let float32 products use TF32.
+        k_scale, v_scale: [B, Hkv, L] float32, for an 8-bit cache: an element counts its stored value times the scale of its
+            token and head. Any strides, so a scale may be shared by expanding it.
 
     Returns:
         out [B, (T,) Hq, Dv] in q's dtype and lse [B, (T,) Hq] float32, the natural log-sum-exp of the scaled scores. A token
@@ -228,31 +262,21 @@ def decode(
 
     Sources: Ainslie et al. 2023, section 2.2 (groups); Flash-Decoding, Dao et al. 2023 (splits and merge).
     """
-    checks.tensors(q=q, k=k, v=v)
-    if q.dim() not in (3, 4):
-        raise ValueError(f"q must have shape [B, Hq, Dqk] or [B, T, Hq, Dqk], got {list(q.shape)}")
-    sizes: dict[str, int] = {}
-    checks.shape("q", q, "B Hq Dqk" if q.dim() == 3 else "B T Hq Dqk", sizes)
-    checks.shape("k", k, "B Hkv L Dqk", sizes)
-    checks.shape("v", v, "B Hkv L Dv", sizes)
+    sizes = checks.new_tokens("decode", MAX_Q_LEN, q=(q, "Dqk"))
+    checks.cache({"k": (k, "B Hkv L Dqk"), "v": (v, "B Hkv L Dv")}, q, sizes)
+    checks.scales({"k_scale": (k_scale, "B Hkv L"), "v_scale": (v_scale, "B Hkv L")}, k, sizes)
     checks.heads(sizes["Hq"], sizes["Hkv"])
     checks.widths("decode", sizes["Dqk"], sizes["Dv"], 576, 512)
-    if sizes.get("T", 1) == 0:
-        raise ValueError("q must hold at least one new token a sequence, got T = 0")
-    if sizes.get("T", 1) > MAX_Q_LEN:
-        raise Unsupported(f"decode takes 1 to {MAX_Q_LEN} new tokens a sequence, got T = {sizes['T']}: use attention for more")
-    scale = checks.softmax_scale(scale, sizes["Dqk"])
-    checks.positive("num_splits", num_splits)
     checks.lengths(seq_lens, sizes["B"], q.device)
-    checks.flag("validate", validate)
-    checks.flag("allow_tf32", allow_tf32)
-    checks.workspace(workspace, q.device)
-    checks.no_gradient("decode", q=q, k=k, v=v, workspace=workspace)
-    checks.no_tangent("decode", q=q, k=k, v=v)
+    scale = checks.softmax_scale(scale, sizes["Dqk"])
+    checks.steering("decode", num_splits, workspace, validate, allow_tf32, q=q, k=k, v=v, k_scale=k_scale, v_scale=v_scale)
     if MODE == "reference":
         checks.length_values(seq_lens, sizes["L"])
-        out, lse = reference.decode(q, k, v, seq_lens, scale=scale)
+        out, lse = reference.decode(q, k, v, seq_lens, scale=scale, k_scale=k_scale, v_scale=v_scale)
         return out.to(q.dtype), lse.float()
-    tokens = q if q.dim() == 4 else q.unsqueeze(1)
-    out, lse = _decode(tokens, k, v, seq_lens, workspace, scale, num_splits, validate, allow_tf32)
-    return (out, lse) if q.dim() == 4 else (out.squeeze(1), lse.squeeze(1))
+    tokens, scale = checks.positive_scale(as_tokens(q), scale)
+    out, lse = launch(
+        "contiguous", tokens, None, k, None, v, k_scale, v_scale, None, seq_lens, None, None, workspace,
+        scale, num_splits, validate, allow_tf32,
+    )  # fmt: skip
+    return as_given(q, out, lse)

@@ -7,26 +7,41 @@ head still loads every key it needs. (Dao et al. 2022 and Dao 2023, the forward 
 
 import torch
 
-from . import checks, online_softmax, reference
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
-from .attend import attend, load_contiguous
+from . import backward, checks, reference
+from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
+from .attend import Cache, attend, layout_of, load_contiguous, load_queries, store_states
 from .online_softmax import LOG2_E
 from .plan import ceil_div
-from .tiles import forward_tile, pad
+from .tiles import forward_tile, split_width
+
+
+@triton.jit
+def load_described(cache, sequence, kv_head, start, stop, BLOCK_N: tl.constexpr, LAYOUT: tl.constexpr, MASKED: tl.constexpr):
+    """``load_contiguous`` by the GPU's copy engine, from tensor descriptors: rows and columns outside the tensor read 0.
+
+    The engine takes a whole tile from one instruction of one thread, where pointers cost every thread address arithmetic.
+    """
+    place = [sequence.to(tl.int32), kv_head, tl.cast(start, tl.int32), 0]
+    k = cache.k.load(place).reshape(BLOCK_N, LAYOUT.padded_head)
+    k_tail = k
+    if LAYOUT.tail > 0:
+        k_tail = cache.k_tail.load(place).reshape(BLOCK_N, LAYOUT.padded_tail)
+    v = cache.v.load(place).reshape(BLOCK_N, LAYOUT.padded_v)
+    return k, k, k_tail, v, k, k, k
 
 
 @triton.jit(do_not_specialize=["n_q_heads", "group_size", "q_len", "kv_len"])
 def attention_kernel(
-    q, k, v, out, lse,
-    q_strides, k_strides, v_strides,
+    q, k, k_tail, v, out, lse,
+    q_strides, kv_strides,
     scale_log2, n_q_heads, group_size, q_len, kv_len,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
-    D_QK: tl.constexpr, D_V: tl.constexpr, PAD_QK: tl.constexpr, PAD_V: tl.constexpr,
+    load_tile: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, LAYOUT: tl.constexpr,
     CAUSAL: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """q [B, Hq, M, D_QK], k [B, Hkv, N, D_QK], v [B, Hkv, N, D_V] -> out [B, Hq, M, D_V], lse [B, Hq, M].
+    """q [B, Hq, M, Dqk], k [B, Hkv, N, Dqk], v [B, Hkv, N, Dv] -> out [B, Hq, M, Dv], lse [B, Hq, M].
 
-    One program owns (sequence, query head, tile of query positions).
+    One program owns (sequence, query head, tile of query positions). k, its second block of columns and v are pointers, with
+    strides, or tensor descriptors, which know their own.
     """
     # The last tile of a causal sequence has the most keys: it starts first, so that no long program is left for the end.
     n_tiles = tl.cdiv(q_len, ROWS)
@@ -37,13 +52,12 @@ def attention_kernel(
     kv_head = head // group_size
 
     rows = row_tile * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, PAD_QK)
+    live = rows < q_len
     q_rows = sequence * q_strides[0] + head.to(tl.int64) * q_strides[1] + rows.to(tl.int64) * q_strides[2]
-    q_tile = tl.load(
-        q + q_rows[:, None] + columns.to(tl.int64)[None, :] * q_strides[3],
-        mask=(rows < q_len)[:, None] & (columns < D_QK)[None, :],
-        other=0.0,
-    )
+    q_tile = load_queries(q, q_rows, q_strides[3], live, LAYOUT.head, LAYOUT.padded_head)
+    q_tail_tile = q_tile
+    if LAYOUT.tail > 0:
+        q_tail_tile = load_queries(q + LAYOUT.head * q_strides[3], q_rows, q_strides[3], live, LAYOUT.tail, LAYOUT.padded_tail)
 
     # Bottom-right alignment: the last query sees the last key, so a cached prefix (kv_len > q_len) is seen by all.
     if CAUSAL:
@@ -54,25 +68,35 @@ def attention_kernel(
         visible = tl.full([ROWS], 0, tl.int32) + kv_len
         all_visible = kv_len
         stop = kv_len
-    source = (
-        k + sequence * k_strides[0] + kv_head.to(tl.int64) * k_strides[1],
-        v + sequence * v_strides[0] + kv_head.to(tl.int64) * v_strides[1],
-        k_strides[2], k_strides[3], v_strides[2], v_strides[3],
+    cache = Cache(
+        k, k_tail, v, None, None, None,
+        kv_strides[0], kv_strides[1], kv_strides[2], kv_strides[3], kv_strides[4], kv_strides[5],
     )  # fmt: skip
-    m, l, acc = attend(
-        q_tile, visible, 0, all_visible, stop, scale_log2, load_contiguous, source,
-        ROWS, BLOCK_N, D_QK, D_V, PAD_QK, PAD_V, STAGES, PRECISION,
+    m, l, acc, _ = attend(
+        q_tile, q_tile, q_tail_tile, visible, load_tile, cache, sequence, kv_head, 0, all_visible, stop, scale_log2,
+        ROWS, BLOCK_N, LAYOUT, STAGES, PRECISION,
     )  # fmt: skip
-    result, result_lse = online_softmax.finish(m, l, acc)
+    store_states(out, lse, (sequence * n_q_heads + head) * q_len + rows, live, m, l, acc, LAYOUT, 1, 0)
 
-    out_rows = (sequence * n_q_heads + head) * q_len + rows
-    columns = tl.arange(0, PAD_V)
-    tl.store(
-        out + out_rows[:, None] * D_V + columns[None, :],
-        result.to(out.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (columns < D_V)[None, :],
+
+def describable(tensor: torch.Tensor) -> bool:
+    """Whether the copy engine can walk over this tensor: dense columns, and every other step a multiple of 16 bytes."""
+    steps = (stride for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if size > 1)
+    return (
+        tensor.numel() > 0
+        and tensor.stride(-1) == 1
+        and tensor.data_ptr() % 16 == 0
+        and all(stride > 0 and stride * tensor.element_size() % 16 == 0 and stride < 2**38 for stride in steps)
     )
-    tl.store(lse + out_rows, result_lse, mask=rows < q_len)
+
+
+def describe(tensor: torch.Tensor, rows: int, columns: int):
+    """Tensor descriptor of [B, H, N, D] in blocks of ``rows`` tokens of one head."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    # The step along an axis of one entry is never taken, but has to look like one.
+    strides = [stride if size > 1 else 16 for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)]
+    return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], [1, 1, rows, columns])
 
 
 @torch.library.custom_op(f"{OPERATORS}::attention", mutates_args=())
@@ -83,25 +107,38 @@ def _attention(
     n_kv_heads, kv_len, head_dim_v = v.shape[1:]
     device = device_of(q)
     checks.runnable(q.dtype, device.capability)
-    kq, kk, kv = to_kernel(q, k, v)
-    out = kq.new_empty(batch, n_q_heads, q_len, head_dim_v)
+    out_dtype = q.dtype
+    q, k, v = to_kernel(q, k, v)
+    out = q.new_empty(batch, n_q_heads, q_len, head_dim_v)
     lse = q.new_empty(batch, n_q_heads, q_len, dtype=torch.float32)
     if out.numel() == 0:
-        return out.to(q.dtype), lse
+        return out.to(out_dtype), lse
+    head, tail = split_width(head_dim_qk)
+    k_tail = k[..., head:] if tail else None
+    k = k[..., :head]
+    layout = layout_of(head, tail, head_dim_v, k, k_tail, v)
+    blocks = {"k": (k, layout.padded_head), "k_tail": (k_tail, layout.padded_tail), "v": (v, layout.padded_v)}
+    described = device.capability >= (9, 0) and all(describable(t) for t, _ in blocks.values() if t is not None)
     tile = forward_tile(q_len, head_dim_qk, head_dim_v, q.element_size(), device.capability, device.shared_memory)
+    described = described and tile.rows > 16  # few rows are bound by memory, where pointers are as good
     programs = batch * n_q_heads * ceil_div(q_len, tile.rows)
     checks.launchable(programs)
+    sources = {
+        name: describe(tensor, tile.block_n, columns) if described and tensor is not None else tensor
+        for name, (tensor, columns) in blocks.items()
+    }
+    strides = [stride for tensor, _ in blocks.values() for stride in ((0, 0) if tensor is None else tensor.stride()[:2])]
     with launching(q):
         attention_kernel[(programs,)](
-            kq, kk, kv, out, lse,
-            kq.stride(), kk.stride(), kv.stride(),
+            q, *sources.values(), out, lse,
+            q.stride(), tuple(strides),
             scale * LOG2_E, n_q_heads, n_q_heads // n_kv_heads, q_len, kv_len,
-            ROWS=tile.rows, BLOCK_N=tile.block_n,
-            D_QK=head_dim_qk, D_V=head_dim_v, PAD_QK=pad(head_dim_qk), PAD_V=pad(head_dim_v),
+            load_tile=load_described if described else load_contiguous,
+            ROWS=tile.rows, BLOCK_N=tile.block_n, LAYOUT=layout,
             CAUSAL=causal, STAGES=tile.num_stages, PRECISION="tf32" if allow_tf32 else "ieee",
             num_warps=tile.num_warps,
         )  # fmt: skip
-    return out.to(q.dtype), lse
+    return out.to(out_dtype), lse
 
 
 @_attention.register_fake
@@ -109,11 +146,7 @@ def _(q, k, v, causal, scale, allow_tf32):
     return q.new_empty(*q.shape[:3], v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _no_backward(context, *gradients):
-    raise Unsupported("attention has no backward yet: train with torch's scaled_dot_product_attention")
-
-
-_attention.register_autograd(_no_backward)
+_attention.register_autograd(backward.backward, setup_context=backward.setup_context)
 
 
 def attention(
@@ -125,7 +158,7 @@ def attention(
     scale: float | None = None,
     allow_tf32: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(scale * q kᵀ) v for whole sequences: MHA, GQA and MQA.
+    """softmax(scale * q kᵀ) v for whole sequences: MHA, GQA, MQA and MLA's expanded form. Differentiable.
 
     Args:
         q: [B, Hq, M, Dqk].  k: [B, Hkv, N, Dqk].  v: [B, Hkv, N, Dv]. Hkv divides Hq, query head h reads KV head
@@ -140,7 +173,7 @@ def attention(
 
     Raises:
         TypeError, ValueError: naming the argument.
-        Unsupported: widths, dtype or mode that cannot run here; a backward pass.
+        Unsupported: widths, dtype or mode that cannot run here.
 
     Sources: Dao et al. 2022, algorithm 1; Dao 2023 (2307.08691), section 3.1.
     """
@@ -158,4 +191,5 @@ def attention(
     if MODE == "reference":
         out, lse = reference.attention(q, k, v, causal=causal, scale=scale)
         return out.to(q.dtype), lse.float()
+    q, scale = checks.positive_scale(q, scale)
     return _attention(q, k, v, causal, scale, allow_tf32)

@@ -16,18 +16,25 @@ from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
 from .tiles import pad
 
 
-@triton.jit(do_not_specialize=["num_splits", "lse_split_stride"])
+@triton.jit(do_not_specialize=["num_splits", "rows_per_sequence", "lse_split_stride"])
 def merge_kernel(
-    outs, lses, out, lse,
-    num_splits, out_split_stride, out_row_stride, out_column_stride, lse_split_stride, lse_row_stride,
+    outs, lses, out, lse, slots,
+    num_splits, rows_per_sequence, out_split_stride, out_row_stride, out_column_stride, lse_split_stride, lse_row_stride,
     BLOCK_S: tl.constexpr, D_V: tl.constexpr, PAD_V: tl.constexpr,
 ):  # fmt: skip
-    """One program merges one row: outs [S, R, D_V], lses [S, R] -> out [R, D_V], lse [R]."""
+    """One program merges one row: outs [S, R, D_V], lses [S, R] -> out [R, D_V], lse [R].
+
+    With ``slots`` [B, 2] (see `work_list.py`) a sequence has its own stretch of partial states, first and number, and R rows.
+    """
     row = tl.program_id(0).to(tl.int64)
     splits = tl.arange(0, BLOCK_S)
     columns = tl.arange(0, PAD_V)
-    lse_row = lses + row * lse_row_stride
-    out_row = outs + row * out_row_stride
+    first_state, partial_row = 0, row
+    if slots is not None:
+        sequence, partial_row = row // rows_per_sequence, row % rows_per_sequence
+        first_state, num_splits = tl.load(slots + 2 * sequence).to(tl.int64), tl.load(slots + 2 * sequence + 1)
+    lse_row = lses + first_state * lse_split_stride + partial_row * lse_row_stride
+    out_row = outs + first_state * out_split_stride + partial_row * out_row_stride
 
     largest = float("-inf")
     for first in range(0, num_splits, BLOCK_S):
@@ -54,17 +61,23 @@ def merge_kernel(
     tl.store(lse + row, tl.where(mass == 0.0, float("-inf"), shift + tl.log(total)))
 
 
-def launch_merge(outs: torch.Tensor, lses: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
-    """Merge outs [S, R, Dv] and lses [S, R] (any strides) into the contiguous out [R, Dv] and lse [R]."""
-    num_splits, n_rows, head_dim_v = outs.shape
+def launch_merge(
+    outs: torch.Tensor, lses: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, slots: torch.Tensor | None = None
+) -> None:
+    """Merge outs [S, R, Dv] and lses [S, R] (any strides) into the contiguous out [R, Dv] and lse [R].
+
+    With ``slots`` int32 [B, 2] the states of sequence b are slots[b, 1] of the S, from slots[b, 0] on: out [B * R, Dv].
+    """
+    num_splits, rows_per_sequence, head_dim_v = outs.shape
+    n_rows = lse.numel()
     # Two sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200.
-    few = num_splits <= 8
+    few = num_splits <= 8 or slots is not None
     block_s = 8 if few else 8192 // max(pad(head_dim_v), 128)
     checks.launchable(n_rows)
     with launching(outs):
         merge_kernel[(n_rows,)](
-            outs, lses, out, lse,
-            num_splits, *outs.stride(), *lses.stride(),
+            outs, lses, out, lse, slots,
+            num_splits, rows_per_sequence, *outs.stride(), *lses.stride(),
             BLOCK_S=block_s, D_V=head_dim_v, PAD_V=pad(head_dim_v), num_warps=1 if few else 2,
         )  # fmt: skip
 

@@ -5,8 +5,8 @@ exp(score - m) times the value. A larger score in a later tile only shifts the r
 are rescaled by exp(m_old - m_new) and nothing is approximated (Milakov and Gimelshein 2018, section 3; Dao et al. 2022,
 algorithm 1).
 
-Scores are in base 2: the caller folds log2(e) into the scale, because exp2 is one GPU instruction and exp is two. The state
-leaves through ``finish`` in natural log, and base 2 is seen nowhere else.
+Exponentials are taken in base 2: the caller folds log2(e) into the scale, because exp2 is one GPU instruction and exp is two.
+The state leaves through ``finish`` in natural log, and base 2 is seen nowhere else.
 """
 
 from ._mode import tl, triton
@@ -25,16 +25,20 @@ def begin(ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def update(m, l, acc, scores, v, PRECISION: tl.constexpr):
-    """Take in one tile: scores [ROWS, BLOCK_N] in base 2 (-inf where hidden), v [BLOCK_N, WIDTH]."""
-    m_new = tl.maximum(m, tl.max(scores, 1))
-    # A row that still has no key keeps m = -inf; shifting by it would compute -inf - -inf.
-    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+def weigh(m, l, scores, scale_log2, MASKED: tl.constexpr):
+    """Take in the scores of one tile, [ROWS, BLOCK_N], not yet scaled; with MASKED they are -inf where hidden.
+
+    Returns the new m and l, the factor [ROWS] that rescales an older acc, and the tile's weights [ROWS, BLOCK_N]. The scale
+    has to be positive: then the largest score stays the largest, and scaling and shifting are one multiply-add.
+    """
+    m_new = tl.maximum(m, tl.max(scores, 1) * scale_log2)
+    shift = m_new
+    if MASKED:
+        # A row that still has no key keeps m = -inf; shifting by it would compute -inf - -inf.
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     rescale = tl.exp2(m - shift)
-    p = tl.exp2(scores - shift[:, None])
-    l = l * rescale + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
-    return m_new, l, acc
+    p = tl.exp2(scores * scale_log2 - shift[:, None])
+    return m_new, l * rescale + tl.sum(p, 1), rescale, p
 
 
 @triton.jit

@@ -41,3 +41,11 @@ def num_splits(batch: int, head_tiles: int, context_len: int, sm_count: int) -> 
 def decode_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, num_splits: int) -> int:
     """float32 elements that the partial results of a split decode need: outputs and log-sum-exps; 0 for one split."""
     return 0 if num_splits == 1 else num_splits * batch * q_len * n_q_heads * (head_dim_v + 1)
+
+
+def shares(head_tiles: int, sm_count: int) -> int:
+    """Equal shares that a ragged batch is cut into: with ``head_tiles`` programs a share, two programs an SM.
+
+    Two, because a program that passes from one sequence to the next has nothing in flight for a moment.
+    """
+    return max(1, 2 * sm_count // head_tiles)

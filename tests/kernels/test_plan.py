@@ -47,3 +47,19 @@ def test_plan_decode_is_what_decode_launches(random):
     assert (launch.tile.rows, launch.row_tiles, launch.num_splits, launch.programs) == (16, 8, 16, 128)
     assert kernels.plan_decode(1, 32, 1, 8192, 128, 128, 2, H200).tile.rows == 32
     assert kernels.plan_decode(2, 32, 8, 8192, 128, 128, 2, H200, num_splits=3).programs == 48
+
+
+@pytest.mark.parametrize(("head_tiles", "shares"), [(8, 33), (2, 132), (1, 264), (200, 1), (1000, 1)])
+def test_shares_of_a_work_list_fill_the_gpu_twice(head_tiles, shares):
+    assert plan.shares(head_tiles, 132) == shares
+
+
+def test_plan_decode_of_other_caches():
+    """MLA's latent in tiles of 64 rows, in pages or not; two programs a processor over 8-bit elements."""
+    mla = {"shared_width": 512, "num_splits": 4}
+    launch = kernels.plan_decode(2, 128, 1, 8192, 576, 512, 2, H200, **mla)
+    assert (launch.tile.rows, launch.row_tiles, launch.programs) == (64, 2, 16)
+    assert kernels.plan_decode(2, 128, 1, 8192, 576, 512, 2, H200, **mla, page_size=64).row_tiles == 2
+    assert kernels.plan_decode(2, 5, 1, 8192, 576, 512, 2, H200, q_len=8, **mla).tile.rows == 64
+    assert kernels.plan_decode(1, 32, 8, 131072, 128, 128, 2, H200).num_splits == 16
+    assert kernels.plan_decode(1, 32, 8, 131072, 128, 128, 1, H200).num_splits == 33

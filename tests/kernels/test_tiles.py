@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernels
-from kernels import tiles
+from kernels import tiles, work_list
 
 GPUS = [((7, 5), 64), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)]
 
@@ -19,45 +19,71 @@ GPUS = [((7, 5), 64), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227)
 @given(
     st.integers(1, 576),
     st.integers(1, 512),
-    st.integers(1, 256),
-    st.sampled_from([2, 4]),
+    st.integers(1, 1024),
+    st.sampled_from([1, 2, 4]),
     st.sampled_from(GPUS),
     st.integers(0, 2**20),
     st.booleans(),
+    st.sampled_from([None, 1, 16, 64, 128, 100]),
 )
-def test_decode_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, rows, itemsize, gpu, tokens, alone):
+def test_decode_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, rows, itemsize, gpu, tokens, mla, page_size):
     capability, kib = gpu
+    shared_width = min(head_dim_v, head_dim_qk - 1) if mla and head_dim_qk > 1 else 0
     try:
-        tile = tiles.decode_tile(rows, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024, tokens, alone)
+        tile = tiles.decode_tile(
+            rows, head_dim_qk, shared_width or head_dim_v, itemsize, capability, kib * 1024, tokens,
+            shared_width=shared_width, page_size=page_size,
+        )  # fmt: skip
     except kernels.Unsupported as refusal:
         assert "shared memory" in str(refusal) and kib < 227  # an H200 takes every width that decode accepts
         return
+    width = tiles.pad(shared_width) + tiles.pad(head_dim_qk - shared_width) if mla and shared_width else None
+    pad_qk = width or tiles.padded_width(head_dim_qk)
+    columns = pad_qk + (0 if shared_width else tiles.pad(head_dim_v))
     operand = 4 if capability < (8, 0) else itemsize
-    assert tiles.shared_bytes(tile, tiles.pad(head_dim_qk), tiles.pad(head_dim_v), operand) <= kib * 1024
+    assert tiles.shared_bytes(tile, columns, pad_qk, operand, buffers=1) <= kib * 1024
     assert tile.rows <= 8 if capability < (8, 0) else tile.rows >= 16
     assert all(x & (x - 1) == 0 for x in (tile.rows, tile.block_n, tile.num_warps))
+    assert work_list.WORK_UNIT.value % tile.block_n == 0
 
 
 @given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.sampled_from([2, 4]), st.sampled_from(GPUS))
 def test_forward_tiles_keep_to_the_limit(head_dim_qk, head_dim_v, q_len, itemsize, gpu):
     capability, kib = gpu
     tile = tiles.forward_tile(q_len, head_dim_qk, head_dim_v, itemsize, capability, kib * 1024)
+    pad_qk = tiles.padded_width(head_dim_qk)
     operand = 4 if capability < (8, 0) else itemsize
-    assert tiles.shared_bytes(tile, tiles.pad(head_dim_qk), tiles.pad(head_dim_v), operand) <= kib * 1024
+    assert tiles.shared_bytes(tile, pad_qk + tiles.pad(head_dim_v), pad_qk, operand, buffers=1) <= kib * 1024
+
+
+@given(st.integers(1, 4096))
+def test_a_width_splits_where_that_wastes_less(width):
+    head, tail = tiles.split_width(width)
+    assert head + tail == width
+    assert tiles.padded_width(width) <= tiles.pad(width)
+    if tail:
+        assert head & (head - 1) == 0 and tiles.padded_width(width) < tiles.pad(width)
+
+
+@pytest.mark.parametrize(
+    ("width", "blocks"), [(128, (128, 0)), (192, (128, 64)), (576, (512, 64)), (112, (112, 0)), (80, (64, 16))]
+)
+def test_known_widths(width, blocks):
+    assert tiles.split_width(width) == blocks
 
 
 @pytest.mark.parametrize(("group_size", "rows"), [(1, 16), (4, 16), (16, 16), (17, 32), (32, 32), (71, 64)])
 def test_a_group_is_one_tile_where_it_can_be(group_size, rows):
-    assert tiles.decode_tile(group_size, 128, 128, 2, (9, 0), 227 * 1024, 8192, True).rows == rows
+    assert tiles.decode_tile(group_size, 128, 128, 2, (9, 0), 227 * 1024, 8192).rows == rows
 
 
 def test_a_width_that_fits_nowhere_is_refused_by_name():
     with pytest.raises(kernels.Unsupported, match="a program has 65536"):
-        tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192, True)
+        tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192)
 
 
 @pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")
-@pytest.mark.parametrize("sm", [75, 80, 86, 90, 100, 120])
+@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
 def test_compiled_kernels_fit(sm):
     """Compiled ahead of time, no such GPU needed: shared memory within the limit, and hardly a register spilled."""
     program = pathlib.Path(__file__).with_name("ahead_of_time.py")
@@ -65,7 +91,8 @@ def test_compiled_kernels_fit(sm):
     done = subprocess.run([sys.executable, program, str(sm)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     cases = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(cases) == (11 if sm >= 80 else 10)
+    assert len(cases) == 26 + 3 * (sm >= 80) + 4 * (sm >= 89)
     for case in cases:
         assert case["shared"] <= case["limit"], case
-        assert case["stack"] <= 256, case
+        # Spilled outside the loops. dK and dV at 192/128 were measured: the tile that spills nothing takes longer.
+        assert case["stack"] <= (320 if case["case"] == "gradients 192/128" else 160), case

@@ -1,18 +1,12 @@
-"""Record a sweep: correctness first, then time, one row a point, kept as it goes and sealed at the end.
-
-Every finished row goes to ``<kind>.partial.jsonl`` at once. A run that is broken off keeps them; the next one goes on
-from there if plan, kernels, GPU and versions are the same, and sets the old file aside otherwise. A complete file
-becomes ``<kind>-<date>.json``, which nothing overwrites.
-"""
+"""Record a sweep: correctness first, then time, one row a point; kept as it goes and sealed at the end, see `files.py`."""
 
 import dataclasses
 import gc
-import hashlib
-import json
-import os
+import importlib
 import platform
 import subprocess
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +20,18 @@ import kernels
 
 from .. import costs
 from . import timing
-from .contenders import BACKENDS, Bench, Point, Shape, automatic_splits, why_not
-from .recordings import POINT_KEYS, RECORDED, check, load, slug
+from .bench import Bench
+from .contenders import automatic_splits, is_peer, why_not
+from .files import Partial, seal
+from .plans import MATMUL_SIZE, Limit, Plan
+from .recordings import POINT_KEYS, RECORDED, SCHEMA, check, load, slug
+from .shapes import Point
 
-SECONDS_A_POINT = 0.1
-SECONDS_A_ROW = 0.3  # with allocation, check and capture: for the estimate of --list only
-COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
+SECONDS_A_POINT = 0.05
+# From this many FLOPs for a byte of cache on, a kernel may be bound by arithmetic, whose speed depends on how hot the card is.
+HOT_INTENSITY = 60
+HEAT_S = 0.4
+LONG_HEAT_S, COOLING_S = 2.0, 1.0
 
 METHOD = (
     "Each contender's output is compared with a float64 definition on fresh random input before it is timed; rows that "
@@ -39,7 +39,13 @@ METHOD = (
     "eager calls between CUDA events where capture is refused ('events'), with the 20th and 80th percentile; a decode "
     "includes its merge. Calls go round over copies of the cache: together 0.9 GB and four times the L2, or more. "
     "Contenders of one shape are measured in turn, round by round; those that copy heads, by themselves. Reads: a "
-    "kernel that loads a buffer once, rotated likewise."
+    "kernel that loads a buffer once, rotated likewise. Of whole sequences the first KV head of the first sequence and the "
+    "last one of the last are compared, with all of their query heads and tokens. Where arithmetic may be the bound "
+    f"({HOT_INTENSITY} FLOP for a byte of cache and more) unmeasured rounds come first, so that all meet a hot card. "
+    "Of a backward pass the gradients alone are timed, for all contenders with torch.autograd.grad between events. What a "
+    "library plans or lays out once a step is not timed: FlashInfer's plan, its token-major copy of a contiguous cache, our "
+    "work list. An 8-bit cache counts with its scales; 'error' is against the cache as stored, 'cache_error' against it "
+    "before rounding. Ragged lengths go from 512 tokens to context_len, evenly spaced on a log scale."
 )
 
 
@@ -47,24 +53,8 @@ class ContextLost(RuntimeError):
     """The GPU's context is broken after a crash: this process can measure nothing more."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a recording holds: sizes of cold reads in bytes, and points grouped by shape."""
-
-    kind: str
-    reads: tuple[int, ...]
-    points: tuple[Point, ...]
-
-    @property
-    def by_shape(self) -> dict[Shape, list[Point]]:
-        shapes: dict[Shape, list[Point]] = {}
-        for point in self.points:
-            shapes.setdefault(point.shape, []).append(point)
-        return shapes
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+class Failed(RuntimeError):
+    """One of our own kernels raised what no contender may raise: a bug, so nothing is sealed."""
 
 
 @dataclass(frozen=True)
@@ -77,68 +67,15 @@ class Machine:
     measure: Callable = timing.measure
 
 
-def decode_plan(dtype: str = "bfloat16") -> Plan:
-    """Heads against context at three batches, splits on a part of it, and eight workloads, with all contenders."""
-    workloads = [
-        Shape(batch, n_q_heads, n_kv_heads, context_len, dtype=dtype)
-        for batch, n_q_heads, n_kv_heads, context_len in (
-            (1, 32, 8, 8192),
-            (1, 32, 8, 131072),
-            (16, 32, 8, 8192),
-            (64, 32, 8, 8192),
-            (1, 64, 8, 32768),
-            (32, 32, 32, 4096),
-            (32, 32, 1, 8192),
-            (128, 32, 8, 1024),
-        )
-    ]
-    grid = [
-        Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
-        for batch in (1, 16, 64)
-        for context_len in (512, 2048, 8192, 32768, 131072)
-        for n_kv_heads in (1, 2, 4, 8, 16, 32)
-    ]
-    split = [
-        Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
-        for batch in (1, 4, 16)
-        for context_len in (8192, 131072)
-        for n_kv_heads in (1, 8, 32)
-    ]
-    points: list[Point] = []
-    for shape in dict.fromkeys(workloads + grid + split):
-        points.append(Point(shape, "decode"))
-        if shape in split:
-            points += [Point(shape, "decode", num_splits=2**i) for i in range(8)]
-        if shape in workloads or shape in grid:
-            points += peers(shape)
-    return Plan("decode", tuple(mib * costs.MiB for mib in (32, 128, 512, 2048)), tuple(points))
-
-
-def quick_plan(dtype: str = "bfloat16") -> Plan:
-    """A handful of shapes, in seconds. A kind of its own: it does not stand in for a full recording."""
-    shapes = [Shape(batch, 32, heads, 8192, dtype=dtype) for batch, heads in ((1, 8), (16, 8), (16, 1), (16, 32))]
-    points = [point for shape in shapes for point in (Point(shape, "decode"), *peers(shape))]
-    return Plan("quick", (32 * costs.MiB, 512 * costs.MiB), tuple(points))
-
-
-def peers(shape: Shape) -> list[Point]:
-    """What people use today for this step, and our full-sequence kernel at one query."""
-    points = [Point(shape, "attention")]
-    points += [Point(shape, "sdpa", backend) for backend in BACKENDS]
-    if shape.group_size > 1:
-        points += [Point(shape, "repeat_sdpa", backend) for backend in ("FLASH", "CUDNN")]
-    return [point for point in points if not point.copies_heads or shape.cache_bytes <= COPIED_CACHE_LIMIT]
-
-
 def row(point: Point, device: torch.device) -> dict:
     """The part of a row that is known before it is measured."""
-    splits = None if point.operation != "decode" else "automatic" if point.num_splits is None else "given"
+    automatic = point.splits == "automatic"
     return {
         "operation": point.operation,
         "backend": point.backend,
         **dataclasses.asdict(point.shape),
-        "num_splits": automatic_splits(point.shape, device) if splits == "automatic" else point.num_splits,
-        "splits": splits,
+        "num_splits": automatic_splits(point.shape, device) if automatic else point.num_splits,
+        "splits": point.splits,
         "cache_bytes": point.shape.cache_bytes,
         "flops": point.shape.flops,
         "status": "ok",
@@ -149,16 +86,17 @@ def row(point: Point, device: torch.device) -> dict:
         "rounds": None,
         "method": None,
         "error": None,
+        "cache_error": None,
     }
 
 
-def attempt(action: Callable, *args) -> tuple[object, dict]:
+def attempt(action: Callable, *args, refusals: type[Exception] = RuntimeError) -> tuple[object, dict]:
     """The result and {}, or None and the row's status and reason where memory, the backend or the GPU refuses."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             return action(*args), {}
-        except RuntimeError as error:
+        except refusals as error:
             out_of_memory = isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in str(error).lower()
             failure = {"status": "out of memory" if out_of_memory else "unsupported", "reason": why_not(error, warned)}
     # Only now are the frames of the failed call gone, and with them what they held.
@@ -178,15 +116,47 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def read_rate(n_bytes: int, machine: Machine) -> dict:
-    """Seconds to read ``n_bytes`` that are not in the L2."""
-    copies = timing.copies_beyond_cache(n_bytes, machine.provenance["l2_bytes"])
-    data = torch.randint(-(2**31), 2**31, (copies, n_bytes // 4), dtype=torch.int32, device=machine.device)
+def _rotated(n_bytes: int, machine: Machine, copies: int | None = None) -> torch.Tensor:
+    """Random int32 [copies, n_bytes / 4], beyond the L2 together unless ``copies`` is given."""
+    copies = copies or timing.copies_beyond_cache(n_bytes, machine.provenance["l2_bytes"])
+    return torch.randint(-(2**31), 2**31, (copies, n_bytes // 4), dtype=torch.int32, device=machine.device)
+
+
+def read_rate(n_bytes: int, machine: Machine, *, warm: bool = False) -> dict:
+    """Seconds to read ``n_bytes``, from memory, or again and again if ``warm``."""
+    data = _rotated(n_bytes, machine, 1 if warm else None)
     if _xor(kernels.first.read(data[0])) != _xor(data[0]):
         raise RuntimeError(f"the read kernel did not read each of {n_bytes} bytes once")
     calls = [lambda x=x: kernels.first.read(x) for x in data]
     (result,) = machine.measure([machine.prepare(calls)], SECONDS_A_POINT)
     return {"bytes": n_bytes, "median_s": result.median_s, "p20_s": result.p20_s, "p80_s": result.p80_s}
+
+
+def limit_rate(limit: Limit, machine: Machine) -> dict:
+    """One of a GPU's other limits: 'bytes' are those that are moved, a copy's twice."""
+    known = {"operation": limit.operation, "flops": 0}
+    if limit.operation == "warm read":
+        return known | read_rate(limit.n_bytes, machine, warm=True)
+    if "copy" in limit.operation:
+        copy = torch.clone if limit.operation == "torch copy" else kernels.first.copy
+        data = _rotated(limit.n_bytes, machine)
+        if not torch.equal(copy(data[0]), data[0]):
+            raise RuntimeError(f"{limit.operation} did not copy {limit.n_bytes} bytes")
+        kept = [None] * len(data)  # or all calls would write one buffer, which the L2 can hold
+        calls = [lambda i=i: kept.__setitem__(i, copy(data[i])) for i in range(len(data))]
+        (result,) = machine.measure([machine.prepare(calls)], SECONDS_A_POINT)
+        n_bytes = 2 * limit.n_bytes
+    else:
+        size = MATMUL_SIZE
+        a, b = torch.randn(2, size, size, device=machine.device).to(getattr(torch, usual_dtype()))
+        sample = machine.prepare([lambda: torch.matmul(a, b)])
+        if limit.operation == "matmul sustained":
+            (result,) = machine.measure([sample], SECONDS_A_POINT, LONG_HEAT_S)
+        else:
+            time.sleep(COOLING_S)
+            (result,) = machine.measure([sample], SECONDS_A_POINT / 10)
+        n_bytes, known["flops"] = 3 * limit.n_bytes, 2 * size**3
+    return known | {"bytes": n_bytes, "median_s": result.median_s, "p20_s": result.p20_s, "p80_s": result.p80_s}
 
 
 def _xor(x: torch.Tensor) -> int:
@@ -197,7 +167,10 @@ def _xor(x: torch.Tensor) -> int:
 
 
 def measure_shape(points: Sequence[Point], machine: Machine) -> Iterator[dict]:
-    """Rows of points of one shape. Raises ``ContextLost`` after the row of a point that broke the GPU's context."""
+    """Rows of points of one shape. Raises ``ContextLost`` after the row of a point that broke the GPU's context.
+
+    A row of status 'failed' is a bug of ours, with its traceback as reason; such a row belongs in no recording.
+    """
     bench, failure = attempt(Bench, points[0].shape, machine.device, machine.provenance["l2_bytes"])
     if failure:
         yield from ({**row(point, machine.device), **failure} for point in points)
@@ -208,89 +181,35 @@ def measure_shape(points: Sequence[Point], machine: Machine) -> Iterator[dict]:
 
 
 def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine) -> Iterator[dict]:
+    shape = bench.shape
+    how = ["events"] if shape.direction == "backward" else []
     ready: list[tuple[dict, object]] = []
     for point in group:
         result = row(point, machine.device)
+        refusals = Exception if is_peer(point) else RuntimeError
         try:
-            checked, failure = attempt(bench.check, point)
+            checked, failure = attempt(bench.check, point, refusals=refusals)
             if not failure:
-                result["error"], reason = checked
+                errors, reason = checked
+                result |= errors
                 failure = {"status": "wrong", "reason": reason} if reason else {}
             if not failure:
-                sample, failure = attempt(machine.prepare, bench.calls(point))
+                sample, failure = attempt(lambda p=point: machine.prepare(bench.calls(p), *how), refusals=refusals)
         except ContextLost as lost:
             yield {**result, "status": "unsupported", "reason": str(lost)}
             raise
+        except Exception:
+            failure = {"status": "failed", "reason": traceback.format_exc()}
         if failure:
             yield {**result, **failure}
         else:
             ready.append((result, sample))
-    timings, failure = attempt(machine.measure, [sample for _, sample in ready], SECONDS_A_POINT)
+    heat = [HEAT_S] if shape.flops > HOT_INTENSITY * shape.cache_bytes else []
+    timings, failure = attempt(machine.measure, [sample for _, sample in ready], SECONDS_A_POINT, *heat)
     if failure:
         yield from ({**result, **failure} for result, _ in ready)
     else:
         yield from ({**result, **dataclasses.asdict(t)} for (result, _), t in zip(ready, timings, strict=True))
-
-
-class Partial:
-    """The file of a run under way: a header line, then one line a read or row, each complete or (the last) cut off."""
-
-    def __init__(self, path: Path, plan: Plan, provenance: dict, say: Callable[[str], None]):
-        self.path = path
-        self.reads: list[dict] = []
-        self.rows: list[dict] = []
-        self.provenance = provenance
-        header = {"plan_sha256": plan.sha256, "provenance": provenance}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _complete_lines(path)
-        if lines and _comparable(lines[0]) == _comparable(header):
-            self.provenance = lines[0]["provenance"]
-            self.reads = [line["read"] for line in lines[1:] if "read" in line]
-            self.rows = [line["row"] for line in lines[1:] if "row" in line]
-            say(f"going on from {path.name}: {len(self.rows)} rows are there")
-        elif path.exists():
-            aside = _free_name(path, ".partial.jsonl")
-            path.rename(aside)
-            say(f"{path.name} belongs to another plan, kernels, GPU or versions: now {aside.name}; starting anew")
-            lines = []
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines or [header]))
-        os.replace(temporary, path)  # without the half line that a kill may have left
-        self._file = path.open("a")
-
-    def append(self, what: str, value: dict) -> None:
-        (self.reads if what == "read" else self.rows).append(value)
-        self._file.write(json.dumps({what: value}, allow_nan=False) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _comparable(header: dict) -> dict:
-    """What has to agree for one run to go on from another: all but the day and the commit."""
-    return {**header, "provenance": {**header["provenance"], "date": None, "commit": None}}
-
-
-def _complete_lines(path: Path) -> list[dict]:
-    """Parsed lines up to the first that is damaged: a killed run may leave half a line."""
-    lines: list[dict] = []
-    if path.exists():
-        for text in path.read_text().splitlines():
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                break
-    return lines
-
-
-def _free_name(path: Path, suffix: str) -> Path:
-    """``path``, or with -2, -3, … before the suffix if it is taken."""
-    stem, number = path.name.removesuffix(suffix), 2
-    while path.exists():
-        path = path.with_name(f"{stem}-{number}{suffix}")
-        number += 1
-    return path
 
 
 def _key(values: dict) -> tuple:
@@ -300,20 +219,24 @@ def _key(values: dict) -> tuple:
 
 
 def record(plan: Plan, folder: Path, machine: Machine, say: Callable[[str], None] = print) -> Path:
-    """Run what the plan still lacks and seal it; returns the file. An interruption passes on, and its rows are kept."""
-    partial = Partial(folder / f"{plan.kind}.partial.jsonl", plan, machine.provenance, say)
+    """Run what the plan still lacks and seal it; returns the file. An interruption passes on, and its rows are kept.
+
+    Raises ``Failed``, with the rows kept, if one of our kernels has a bug.
+    """
+    partial = Partial(folder / f"{plan.kind}.partial.jsonl", planned(plan, machine), say)
     try:
         _run(plan, partial, machine, say)
     finally:
         partial.close()
-    done = {_key(r): r for r in partial.rows}
-    reads = {r["bytes"]: r for r in partial.reads}
+    done = {_key(r): r for r in partial.parts["row"]}
+    reads = {r["bytes"]: r for r in partial.parts["read"]}
     path = seal(
         {
-            "schema": 1,
+            "schema": SCHEMA,
             "kind": plan.kind,
             "provenance": partial.provenance,
             "reads": [reads[n_bytes] for n_bytes in plan.reads],
+            "limits": partial.parts["limit"],
             "rows": [done[_key(row(point, machine.device))] for point in plan.points],
         },
         folder / f"{plan.kind}-{partial.provenance['date']}.json",
@@ -325,49 +248,57 @@ def record(plan: Plan, folder: Path, machine: Machine, say: Callable[[str], None
     return path
 
 
+def planned(plan: Plan, machine: Machine) -> dict:
+    """The provenance of a recording of this plan."""
+    return machine.provenance | {"plan_sha256": plan.sha256}
+
+
 def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], None]) -> None:
-    have = {r["bytes"] for r in partial.reads}
-    for n_bytes in plan.reads:
-        if n_bytes not in have:
-            rate = read_rate(n_bytes, machine)
-            partial.append("read", rate)
-            seconds = rate["median_s"]
-            say(f"read {costs.format_bytes(n_bytes)}: {seconds * 1e6:.2f} us, {n_bytes / seconds / 1e12:.3f} TB/s")
-            release()
-    done = {_key(r) for r in partial.rows}
+    for n_bytes in plan.reads[len(partial.parts["read"]) :]:
+        rate = read_rate(n_bytes, machine)
+        partial.append("read", rate)
+        seconds = rate["median_s"]
+        say(f"read {costs.format_bytes(n_bytes)}: {seconds * 1e6:.2f} us, {n_bytes / seconds / 1e12:.3f} TB/s")
+        release()
+    for limit in plan.limits[len(partial.parts["limit"]) :]:
+        rate = limit_rate(limit, machine)
+        partial.append("limit", rate)
+        seconds, what = rate["median_s"], f"{limit.operation} {costs.format_bytes(limit.n_bytes)}"
+        done, unit = (rate["flops"], "TFLOP/s") if rate["flops"] else (rate["bytes"], "TB/s")
+        say(f"{what}: {seconds * 1e6:.2f} us, {done / seconds / 1e12:.3f} {unit}")
+        release()
+    done = {_key(r) for r in partial.parts["row"]}
     todo = [point for point in plan.points if _key(row(point, machine.device)) not in done]
-    begin, finished = time.monotonic(), 0
+    begin, finished, failed = time.monotonic(), 0, 0
     for shape, points in dataclasses.replace(plan, points=tuple(todo)).by_shape.items():
         fresh = []
         for result in measure_shape(points, machine):
-            partial.append("row", result)
+            if result["status"] != "failed":
+                partial.append("row", result)
             fresh.append(result)
         release()
         finished += len(fresh)
+        failed += sum(r["status"] == "failed" for r in fresh)
         elapsed = time.monotonic() - begin
         left = elapsed / finished * (len(todo) - finished)
         say(f"[{finished}/{len(todo)} rows, {elapsed:.0f} s, about {left:.0f} s left] {shape}: {summary(fresh)}")
+        for r in fresh:
+            if r["status"] != "ok" and r["operation"] != "sdpa":
+                say(f"    {name(r)}: {r['status']}: {r['reason']}")
+    if failed:
+        raise Failed(f"{failed} rows of kind {plan.kind!r} failed; the others are kept, nothing is sealed")
+
+
+def name(r: dict) -> str:
+    """'decode/16', 'sdpa/FLASH': who a row is about."""
+    given = r["num_splits"] if r["splits"] == "given" else "work list" if r["splits"] == "work list" else None
+    return "/".join(str(x) for x in (r["operation"], r["backend"], given) if x)
 
 
 def summary(rows: Sequence[dict]) -> str:
     """One line for the terminal: microseconds, or why there are none."""
-    parts = []
-    for r in rows:
-        name = "/".join(str(x) for x in (r["operation"], r["backend"], r["splits"] == "given" and r["num_splits"]) if x)
-        parts.append(f"{name} {r['median_s'] * 1e6:.1f}" if r["status"] == "ok" else f"{name} {r['status']}")
+    parts = [f"{name(r)} {r['median_s'] * 1e6:.1f}" if r["status"] == "ok" else f"{name(r)} {r['status']}" for r in rows]
     return ", ".join(parts) + " us"
-
-
-def seal(data: dict, path: Path) -> Path:
-    """Write the recording in one step, under a name that is free."""
-    path = _free_name(path, ".json")
-    temporary = path.with_name(path.name + ".tmp")
-    # One line a row: readable, and a difference between two recordings shows where it is.
-    head = json.dumps({key: data[key] for key in ("schema", "kind", "provenance")}, indent=2).removesuffix("\n}")
-    reads, rows = (",\n    ".join(json.dumps(entry, allow_nan=False) for entry in data[part]) for part in ("reads", "rows"))
-    temporary.write_text(f'{head},\n  "reads": [\n    {reads}\n  ],\n  "rows": [\n    {rows}\n  ]\n}}\n')
-    os.replace(temporary, path)
-    return path
 
 
 def provenance(device: torch.device) -> dict:
@@ -390,7 +321,23 @@ def provenance(device: torch.device) -> dict:
         "commit": _commit(),
         "kernels_sha256": kernels.digest(),
         "method": METHOD,
+        "plan_sha256": None,
+        "peers": {"FlashInfer": _flashinfer_version(), "cuDNN": _cudnn_version()},
     }
+
+
+def _flashinfer_version() -> str | None:
+    """None if it is not there, or not in working order."""
+    try:
+        return importlib.import_module("flashinfer").__version__
+    except Exception:
+        return None
+
+
+def _cudnn_version() -> str | None:
+    """Of the cuDNN that PyTorch uses: 91501 is 9.15.1."""
+    number = torch.backends.cudnn.version()
+    return number and f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def _output(*command: str) -> str | None:

@@ -7,13 +7,16 @@ shown without ``Recording.label``.
 import difflib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 import kernels
 
 from .. import costs
 
+SCHEMA = 2
 RECORDED = Path(__file__).resolve().parents[2] / "book" / "recorded"
 
 NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
@@ -32,8 +35,11 @@ PROVENANCE = {
     "commit": (str, type(None)),
     "kernels_sha256": TEXT,
     "method": TEXT,
+    "plan_sha256": (str, type(None)),
+    "peers": (dict,),
 }
 READ = {"bytes": WHOLE, "median_s": NUMBER, "p20_s": NUMBER, "p80_s": NUMBER}
+LIMIT = {"operation": TEXT, **READ, "flops": WHOLE}
 POINT_KEYS = (
     "operation",
     "backend",
@@ -44,6 +50,13 @@ POINT_KEYS = (
     "head_dim_qk",
     "head_dim_v",
     "context_len",
+    "head_dim_shared",
+    "q_len",
+    "causal",
+    "direction",
+    "cache_dtype",
+    "page_size",
+    "lengths",
     "splits",
 )
 ROW = {
@@ -56,6 +69,13 @@ ROW = {
     "head_dim_qk": WHOLE,
     "head_dim_v": WHOLE,
     "context_len": WHOLE,
+    "head_dim_shared": WHOLE,
+    "q_len": WHOLE,
+    "causal": (bool,),
+    "direction": TEXT,
+    "cache_dtype": (str, type(None)),
+    "page_size": (int, type(None)),
+    "lengths": TEXT,
     "num_splits": (int, type(None)),
     "splits": (str, type(None)),
     "cache_bytes": WHOLE,
@@ -68,11 +88,29 @@ ROW = {
     "rounds": (int, type(None)),
     "method": (str, type(None)),
     "error": (dict, type(None)),
+    "cache_error": (dict, type(None)),
+}
+# Schema 1 knew decode steps of one token over a contiguous cache in q's dtype, and no more.
+SINCE_2 = {
+    "head_dim_shared": 0,
+    "q_len": 1,
+    "causal": True,
+    "direction": "forward",
+    "cache_dtype": None,
+    "page_size": None,
+    "lengths": "equal",
+    "cache_error": None,
 }
 CHOICES = {
-    "operation": ("decode", "attention", "sdpa", "repeat_sdpa"),
-    "backend": (None, "FLASH", "CUDNN", "EFFICIENT", "MATH"),
-    "splits": (None, "automatic", "given"),
+    "operation": (
+        *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
+        *("sdpa", "repeat_sdpa", "flex", "flashinfer"),
+    ),
+    "backend": (None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "CUDA cores"),
+    "direction": ("forward", "backward"),
+    "cache_dtype": (None, "float8_e4m3fn"),
+    "lengths": ("equal", "ragged"),
+    "splits": (None, "automatic", "given", "work list"),
     "status": ("ok", "out of memory", "unsupported", "wrong"),
     "method": (None, "graph", "events"),
 }
@@ -81,12 +119,14 @@ TIMES = ("p20_s", "median_s", "p80_s")
 
 @dataclass(frozen=True)
 class Recording:
-    """One sealed recording. ``rows`` and ``reads`` are as in the file; times are in seconds, sizes in bytes."""
+    """One sealed recording. ``rows``, ``reads`` (cold, by size) and ``limits`` (what else this GPU can do at most) are as in
+    the file; times are in seconds, sizes in bytes."""
 
     kind: str
     provenance: dict
     reads: list[dict]
     rows: list[dict]
+    limits: list[dict] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -108,6 +148,31 @@ class Recording:
             raise ValueError("this recording holds no reads")
         largest = max(self.reads, key=lambda read: read["bytes"])
         return largest["bytes"] / largest["median_s"]
+
+    def read_seconds(self, n_bytes: float) -> float:
+        """Seconds of a cold read of that size, between the sizes that were recorded, beyond them at the nearest one's rate."""
+        reads = sorted(self.reads, key=lambda read: read["bytes"])
+        sizes, times = [read["bytes"] for read in reads], [read["median_s"] for read in reads]
+        if n_bytes <= sizes[0] or n_bytes >= sizes[-1]:
+            end = 0 if n_bytes <= sizes[0] else -1
+            return n_bytes * times[end] / sizes[end]
+        return float(np.interp(n_bytes, sizes, times))
+
+    def limit(self, operation: str, key: str = "bytes") -> float:
+        """Bytes (or with key='flops' FLOPs) a second of the largest 'copy', 'warm read', 'matmul sustained', … recorded.
+
+        Raises LookupError if there is none.
+        """
+        found = [limit for limit in self.limits if limit["operation"] == operation]
+        if not found:
+            names = ", ".join(dict.fromkeys(limit["operation"] for limit in self.limits)) or "none"
+            raise LookupError(f"this recording of kind {self.kind!r} holds no {operation!r} (there are: {names})")
+        largest = max(found, key=lambda limit: limit["bytes"])
+        return largest[key] / largest["median_s"]
+
+    def fastest(self, **equal: object) -> dict | None:
+        """The fastest row that succeeded among those with these fields; None if there is none. Fields as in ``select``."""
+        return min(self.select(**equal, status="ok"), key=lambda row: row["median_s"], default=None)
 
     def select(self, **equal: object) -> list[dict]:
         """Rows whose fields equal the given values, e.g. ``select(operation='decode', batch=1, status='ok')``.
@@ -135,7 +200,7 @@ def load(path: str | Path) -> Recording:
         _validate(data)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    return Recording(data["kind"], data["provenance"], data["reads"], data["rows"])
+    return Recording(data["kind"], data["provenance"], data["reads"], data["rows"], data["limits"])
 
 
 def recordings(gpu: str | None = None, kind: str = "decode", *, folder: Path | None = None) -> list[Recording]:
@@ -165,10 +230,14 @@ def check(recording: Recording) -> list[str]:
         gpu = costs.gpu(recording.provenance["gpu"])
     except ValueError:
         return []
-    problems = []
+    problems, usual = [], "bfloat16" if "bfloat16" in gpu.peaks else "float16"
     for read in recording.reads:
         if read["median_s"] < read["bytes"] / gpu.bandwidth:
             problems.append(f"read of {read['bytes']} bytes: {read['median_s']:.3g} s is above 100% of the data sheet")
+    for limit in recording.limits:
+        n_bytes = limit["bytes"] if "copy" in limit["operation"] else 0  # a warm read need not reach the memory
+        if limit["median_s"] < (least := costs.floor(n_bytes, limit["flops"], gpu, dtype=usual).seconds):
+            problems.append(f"{limit['operation']}: {limit['median_s']:.3g} s is above 100% of the data sheet ({least:.3g} s)")
     for row in recording.select(status="ok"):
         least = costs.floor(row["cache_bytes"], row["flops"], gpu, dtype=row["dtype"]).seconds
         if row["median_s"] < least:
@@ -185,9 +254,17 @@ def slug(gpu: str) -> str:
 def _validate(data: object) -> None:
     top = {"schema": WHOLE, "kind": TEXT, "provenance": (dict,), "reads": (list,), "rows": (list,)}
     _fields("recording", data, top)
-    if data["schema"] != 1:
-        raise ValueError(f"schema is {data['schema']}, and this course reads schema 1")
+    if data["schema"] == 1:
+        data["provenance"] = {"plan_sha256": None, "peers": {}} | data["provenance"]
+        data["rows"] = [SINCE_2 | row if isinstance(row, dict) else row for row in data["rows"]]
+        data["limits"] = []
+    elif data["schema"] != SCHEMA:
+        raise ValueError(f"schema is {data['schema']}, and this course reads schemas 1 and {SCHEMA}")
+    _fields("recording", data, {"limits": (list,)})
     _fields("provenance", data["provenance"], PROVENANCE)
+    for i, limit in enumerate(data["limits"]):
+        _fields(f"limits[{i}]", limit, LIMIT)
+        _times(f"limits[{i}]", limit)
     for i, read in enumerate(data["reads"]):
         _fields(f"reads[{i}]", read, READ)
         _times(f"reads[{i}]", read)
@@ -202,13 +279,14 @@ def _row(where: str, row: object) -> None:
         if row[key] not in choices:
             raise ValueError(f"{where}.{key} is {row[key]!r}, not one of {', '.join(map(repr, choices))}")
     for key, kinds in ROW.items():
-        if kinds == WHOLE:
+        if kinds == WHOLE and key != "head_dim_shared":
             _positive(f"{where}.{key}", row[key])
     if row["status"] == "ok":
         _times(where, row)
         if row["rounds"] is None or row["method"] is None or row["error"] is None:
             raise ValueError(f"{where} is ok and has no rounds, method or error")
-        _fields(f"{where}.error", row["error"], {"max_abs": NUMBER, "relative_l2": NUMBER})
+        for key in ("error", "cache_error") if row["cache_dtype"] else ("error",):
+            _fields(f"{where}.{key}", row[key], {"max_abs": NUMBER, "relative_l2": NUMBER})
     else:
         if any(row[key] is not None for key in TIMES):
             raise ValueError(f"{where} has status {row['status']!r} and a time all the same")
@@ -222,10 +300,10 @@ def _fields(where: str, value: object, wanted: dict[str, tuple[type, ...]]) -> N
     for key, kinds in wanted.items():
         if key not in value:
             raise ValueError(f"{where}.{key} is missing")
-        # bool is a kind of int in Python, and a NaN a kind of float: neither is a number here.
+        # bool is a kind of int in Python, and a NaN a kind of float: neither is a number here. Where a bool is wanted it is.
         entry = value[key]
         finite = not isinstance(entry, float) or math.isfinite(entry)
-        if not isinstance(entry, kinds) or isinstance(entry, bool) or not finite:
+        if not isinstance(entry, kinds) or (isinstance(entry, bool) and bool not in kinds) or not finite:
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             raise ValueError(f"{where}.{key} is {entry!r}, not {names}")
 

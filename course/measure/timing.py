@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,11 +49,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class Sample:
-    """A prepared contender: ``run()`` makes ``calls`` calls (on a GPU: enqueues them)."""
+    """A prepared contender: ``run()`` makes ``calls`` calls (on a GPU: enqueues them).
+
+    It keeps alive what its calls hold: a captured graph reads a library's workspace, or a work list, at each replay.
+    """
 
     run: Callable[[], None]
     calls: int
     method: str
+    keeps: Sequence[Callable[[], object]] = ()
 
 
 def copies_beyond_cache(n_bytes: int, l2_bytes: int) -> int:
@@ -94,7 +98,7 @@ def prepare(calls: Callable[[], object] | Sequence[Callable[[], object]], method
     if method == "events":
         return Sample(lambda: _run(calls), len(calls), "events")
     try:
-        return _captured(calls)
+        return replace(_captured(calls), keeps=calls)
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -104,8 +108,11 @@ def prepare(calls: Callable[[], object] | Sequence[Callable[[], object]], method
     return Sample(lambda: _run(calls), len(calls), "events")
 
 
-def measure(samples: Sequence[Sample], seconds: float = 0.2) -> list[Timing]:
-    """Time the samples in turn, round by round; ``seconds`` is the time for each of them on average."""
+def measure(samples: Sequence[Sample], seconds: float = 0.2, heat: float = 0.0) -> list[Timing]:
+    """Time the samples in turn, round by round; ``seconds`` is the time for each of them on average.
+
+    ``heat``: seconds of unmeasured rounds before, where a cool card would run at higher clocks than a busy one.
+    """
     if all(sample.method == "clock" for sample in samples):
         return _measure_clock(samples, seconds)
     paces = [_pace(sample) for sample in samples]
@@ -113,6 +120,10 @@ def measure(samples: Sequence[Sample], seconds: float = 0.2) -> list[Timing]:
     for sample, pace in zip(samples, paces, strict=True):
         for _ in range(min(20, math.ceil(WARM_UP_S / pace))):
             sample.run()
+    for _ in range(math.ceil(heat / sum(paces))):
+        for sample in samples:
+            sample.run()
+        torch.cuda.synchronize()
     # Nothing waits from here to the end: the GPU's queue stays full, and each interval holds one run and no idle time.
     marks = [_mark()]
     for _ in range(rounds):

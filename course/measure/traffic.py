@@ -114,7 +114,8 @@ class Traffic:
     def requested(self, *names: str, kernel: str | None = None) -> int:
         """Elements requested from the named arguments (all if none is named), over all launches or those of ``kernel``.
 
-        Raises ValueError for a name that no launch has loaded from.
+        A field of a named tuple, such as ``cache.k``, answers to its own name and to the tuple's too. Raises ValueError for a
+        name that no launch has loaded from.
         """
         return sum(requests.requested for requests in self._select(names, kernel))
 
@@ -126,17 +127,25 @@ class Traffic:
     def _select(self, names: tuple[str, ...], kernel: str | None) -> list[Requests]:
         _known("kernel", () if kernel is None else (kernel,), [launch.kernel for launch in self.launches])
         launches = [launch for launch in self.launches if kernel in (None, launch.kernel)]
-        _known("tensor", names, [name for launch in launches for name in launch.tensors])
-        return [r for launch in launches for name, r in launch.tensors.items() if not names or name in names]
+        tensors = [(name, r) for launch in launches for name, r in launch.tensors.items()]
+        for name in names:
+            if not any(_answers(full, name) for full, _ in tensors):
+                _known("tensor", (name,), [full for full, _ in tensors])
+        return [r for full, r in tensors if not names or any(_answers(full, name) for name in names)]
 
     def __str__(self) -> str:
-        lines = [f"{'kernel':<24}{'argument':<14}{'programs':>9}{'loads':>8}{'requested':>12}{'distinct':>12}"]
+        lines = [f"{'kernel':<24}{'argument':<18}{'programs':>9}{'loads':>8}{'requested':>12}{'distinct':>12}"]
         for launch in self.launches:
             for name, r in launch.tensors.items():
                 lines.append(
-                    f"{launch.kernel:<24}{name:<14}{launch.programs:>9,}{r.loads:>8,}{r.requested:>12,}{r.distinct:>12,}"
+                    f"{launch.kernel:<24}{name:<18}{launch.programs:>9,}{r.loads:>8,}{r.requested:>12,}{r.distinct:>12,}"
                 )
         return "\n".join(lines)
+
+
+def _answers(full: str, name: str) -> bool:
+    """Whether an argument answers to a name: 'cache.k' to itself, to 'cache' and to 'k'."""
+    return name == full or name in full.split(".")
 
 
 def _known(what: str, names: tuple[str, ...], present: list[str]) -> None:
@@ -186,10 +195,12 @@ def _requests(unique: np.ndarray, mine: np.ndarray, where: np.ndarray, load_of: 
 
 
 def _tensors(arguments: dict) -> Iterator[tuple[str, object]]:
-    """(name, tensor) of every tensor among the arguments; a tuple's entries are named ``name[0]``, ``name[1]``, ..."""
+    """(name, tensor) of every tensor among the arguments; a tuple's are named ``name[0]``, ``name[1]``, … or ``name.field``."""
     for name, value in arguments.items():
         if isinstance(value, tuple):
-            yield from _tensors({f"{name}[{i}]": entry for i, entry in enumerate(value)})
+            fields = getattr(value, "_fields", None)
+            inner = [f"{name}.{key}" for key in fields] if fields else [f"{name}[{i}]" for i in range(len(value))]
+            yield from _tensors(dict(zip(inner, value, strict=True)))
         elif hasattr(value, "base") and not hasattr(value, "element_size"):
             yield name, value.base  # a tensor descriptor
         elif hasattr(value, "data_ptr"):

@@ -795,7 +795,7 @@ def _recorded_phrases(rows: list[dict], gpu: costs.Gpu) -> dict[str, str]:
     return phrases
 
 
-BLOCK_HS = (8, 16, 32, 64)
+BLOCK_HS = (8, 16, 32, 64, 128)
 KERNELS = ("one query head a program", "the group as rows")
 QUANTITIES = {"per_sm": "programs ÷ SMs", "asked": "bytes requested ÷ distinct"}
 

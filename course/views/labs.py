@@ -17,8 +17,8 @@ from matplotlib.ticker import FuncFormatter
 import kernels
 
 from .. import costs, measure
-from ..measure import record, timing
-from ..measure.contenders import Point, Shape
+from ..measure import plans, record, timing
+from ..measure.shapes import Shape
 from . import style
 from .figures import Figure, figure
 from .measured import measured_against_arithmetic
@@ -136,7 +136,7 @@ def decode_lab() -> Lab:
         shape = Shape(batch.value, *heads.value, context.value, dtype=record.usual_dtype())
         status.value = _text("measuring: first the answers against float64, then the time …")
         machine = record.this_machine()
-        fresh = list(record.measure_shape([Point(shape, "decode"), *record.peers(shape)], machine))
+        fresh = list(record.measure_shape([plans.ours(shape), *plans.peers(shape)], machine))
         rows.extend(fresh)
         status.value = _text(f"{shape}: {record.summary(fresh)}")
         run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)

@@ -3,7 +3,6 @@
 A notebook never holds kernel text. What is shown here is the file the tests run, whether or not Triton is installed.
 """
 
-import difflib
 import html
 import inspect
 import textwrap
@@ -125,6 +124,28 @@ def _read(shown: object, argument: str) -> tuple[str, int, tuple[str, ...]]:
     return title, max(first, 1), tuple(text.split("\n"))
 
 
+def _kept(old: tuple[str, ...], new: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Places (in old, in new) of the lines that stay, in order: those that save the most letters from being marked.
+
+    (difflib looks for long runs instead, and may give up a line that says much for two that close a bracket.)
+    """
+    best = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
+    for i in reversed(range(len(old))):
+        for j in reversed(range(len(new))):
+            kept = best[i + 1][j + 1] + 1 + len(new[j].strip()) if old[i] == new[j] else 0
+            best[i][j] = max(kept, best[i + 1][j], best[i][j + 1])
+    places, i, j = [], 0, 0
+    while i < len(old) and j < len(new):
+        if best[i][j] == best[i + 1][j]:
+            i += 1
+        elif best[i][j] == best[i][j + 1]:
+            j += 1
+        else:
+            places.append((i, j))
+            i, j = i + 1, j + 1
+    return places
+
+
 def compare(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Signs of the new lines and the old lines that are gone. Every line that differs is marked; none is left out.
 
@@ -132,16 +153,15 @@ def compare(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[tuple[str, ...]
     of the old block is gone.
     """
     signs, gone = [" "] * len(new), []
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    for what, old_lo, old_hi, new_lo, new_hi in matcher.get_opcodes():
-        if what == "equal":
-            continue
+    old_lo = new_lo = 0
+    for old_hi, new_hi in [*_kept(old, new), (len(old), len(new))]:
         both = min(old_hi - old_lo, new_hi - new_lo)
-        for i in range(new_lo, new_hi):
-            signs[i] = CHANGED if i - new_lo < both else NEW
+        signs[new_lo : new_lo + both] = CHANGED * both
+        signs[new_lo + both : new_hi] = NEW * (new_hi - new_lo - both)
         gone += old[old_lo + both : old_hi]
-        if what == "delete" and new_lo < len(new) and signs[new_lo] == " ":
-            signs[new_lo] = GONE
+        if old_lo < old_hi and new_lo == new_hi < len(new):
+            signs[new_hi] = GONE
+        old_lo, new_lo = old_hi + 1, new_hi + 1
     return tuple(signs), tuple(gone)
 
 

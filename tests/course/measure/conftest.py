@@ -6,6 +6,7 @@ import json
 import pytest
 
 import kernels
+from course.measure.recordings import SINCE_2
 
 PROVENANCE = {
     "gpu": "NVIDIA H200",
@@ -22,6 +23,8 @@ PROVENANCE = {
     "commit": None,
     "kernels_sha256": "0" * 64,
     "method": "made up for a test",
+    "plan_sha256": "1" * 64,
+    "peers": {"FlashInfer": None},
 }
 ROW = {
     "operation": "decode",
@@ -33,6 +36,7 @@ ROW = {
     "head_dim_qk": 128,
     "head_dim_v": 128,
     "context_len": 8192,
+    **SINCE_2,
     "num_splits": 16,
     "splits": "automatic",
     "cache_bytes": 33554432,
@@ -48,13 +52,14 @@ ROW = {
 }
 NO_TIME = {"median_s": None, "p20_s": None, "p80_s": None, "rounds": None, "method": None, "error": None}
 DATA = {
-    "schema": 1,
+    "schema": 2,
     "kind": "decode",
     "provenance": PROVENANCE,
     "reads": [
         {"bytes": 2**25, "median_s": 1e-5, "p20_s": 1e-5, "p80_s": 1e-5},
         {"bytes": 2**31, "median_s": 4.6e-4, "p20_s": 4.5e-4, "p80_s": 4.7e-4},
     ],
+    "limits": [{"operation": "copy", "bytes": 2**31, "flops": 0, "median_s": 5e-4, "p20_s": 5e-4, "p80_s": 5e-4}],
     "rows": [
         ROW,
         {**ROW, "batch": 16, "cache_bytes": 16 * 33554432, "median_s": 1.2e-4, "p20_s": 1.2e-4, "p80_s": 1.2e-4},
@@ -94,3 +99,21 @@ def write(tmp_path):
 @pytest.fixture
 def present_digest():
     return kernels.digest()
+
+
+@pytest.fixture
+def defined(monkeypatch):
+    """The float64 definitions answer for our kernels: the interpreter is slow, and some kernels need a GPU."""
+
+    def answering(name):
+        definition = getattr(kernels.reference, name)
+
+        def answer(*args, **options):
+            first = args[0] if args else next(iter(options.values()))
+            out, lse = definition(*args, **{key: value for key, value in options.items() if key != "work"})
+            return out.to(first.dtype), lse.float()
+
+        return answer
+
+    for name in ("attention", "decode", "paged_decode", "mla_decode", "paged_mla_decode"):
+        monkeypatch.setattr(kernels, name, answering(name), raising=False)

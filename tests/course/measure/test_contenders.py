@@ -1,114 +1,181 @@
-"""course.measure.contenders: the same question to all, and no wrong answer passes."""
+"""course.measure.contenders: how each is asked. FlashInfer is played by a module that takes its arguments literally."""
 
+import sys
+import types
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
 import kernels
-from course import costs
-from course.measure import contenders, timing
-from course.measure.contenders import Bench, Point, Shape
+from course.measure import contenders, shapes, timing
+from course.measure.bench import Bench
+from course.measure.contenders import automatic_splits, calls_of, why_not
+from course.measure.shapes import Point, Shape
 
-SMALL = Shape(2, 4, 2, 37, 16, 16)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SMALL = Shape(2, 4, 2, 128, 16, 16)
+LATENT = Shape(2, 3, 1, 128, 24, 16, head_dim_shared=16)
+WHOLE = Shape(2, 4, 2, 20, 24, 16, q_len=20)
 
 
 @pytest.fixture(autouse=True)
-def small_rotation(monkeypatch):
-    monkeypatch.setattr(timing, "ROTATED_BYTES", 3 * SMALL.cache_bytes)
+def small(monkeypatch):
+    monkeypatch.setattr(timing, "ROTATED_BYTES", SMALL.cache_bytes)
+    monkeypatch.setattr(shapes, "SHORTEST_RAGGED", 3)
+
+
+def attend(q, k, v, causal, scale=None):
+    """q [M, Hq, D], k [N, Hkv, D], v [N, Hkv, Dv] -> [M, Hq, Dv], as FlashInfer has it."""
+    heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return kernels.reference.attention(*heads_first, causal=causal, scale=scale)[0][0].transpose(0, 1).to(q.dtype)
+
+
+class Played:
+    """A wrapper of FlashInfer's: plans what it is told and answers by the definition."""
+
+    def __init__(self, workspace, *layout, **options):
+        assert workspace.dtype == torch.uint8
+        self.options = options
+
+    def over_pages(self, q, caches, q_bounds, bounds, pages, lengths, causal, scale=None):
+        out = []
+        for b, n in enumerate(lengths):
+            own = pages[bounds[b] : bounds[b + 1]].long()
+            k, v = (cache[own].flatten(0, 1)[:n] for cache in caches)
+            out.append(attend(q[q_bounds[b] : q_bounds[b + 1]], k, v, causal, scale))
+        return torch.cat(out)
+
+
+class Decode(Played):
+    def plan(self, bounds, pages, last, n_q_heads, n_kv_heads, head_dim, page, *, q_data_type, kv_data_type):
+        assert {bounds.dtype, pages.dtype, last.dtype} == {torch.int32} and q_data_type == kv_data_type == torch.bfloat16
+        lengths = [(bounds[b + 1] - bounds[b] - 1) * page + last[b] for b in range(len(last))]
+        self.planned = (range(len(last) + 1), bounds, pages, lengths, False)
+
+    def run(self, q, caches):
+        return self.over_pages(q, caches, *self.planned)
+
+
+class PagedPrefill(Decode):
+    def plan(self, q_bounds, *rest, causal, **types_):
+        super().plan(*rest, **types_)
+        self.planned = (q_bounds, *self.planned[1:4], causal)
+
+
+class Latent(Played):
+    def plan(self, *, metadata, num_heads, page_size, causal, sm_scale, query_layout, kv_cache_layout, **rest):
+        assert query_layout == kv_cache_layout == "split"
+        m = metadata
+        self.planned = (m["qo_indptr"], m["kv_indptr"], m["kv_indices"], m["kv_len_arr"].tolist(), causal, sm_scale)
+
+    def run(self, *, query, kv_cache):
+        keys, latent = torch.cat(kv_cache, -1).unsqueeze(2), kv_cache[0].unsqueeze(2)
+        return self.over_pages(torch.cat(query, -1), (keys, latent), *self.planned)
+
+
+class Ragged(Played):
+    def plan(self, q_bounds, bounds, n_q_heads, n_kv_heads, head_dim_qk, head_dim_vo, *, causal, q_data_type, kv_data_type):
+        self.planned = (q_bounds, bounds, causal)
+
+    def run(self, q, k, v):
+        (q_bounds, bounds, causal), out = self.planned, []
+        for b in range(len(bounds) - 1):
+            keys = slice(bounds[b], bounds[b + 1])
+            out.append(attend(q[q_bounds[b] : q_bounds[b + 1]], k[keys], v[keys], causal))
+        return torch.cat(out)
 
 
 @pytest.fixture
-def bench():
-    return Bench(SMALL, DEVICE, 0)
-
-
-POINTS = [
-    Point(SMALL, "decode"),
-    Point(SMALL, "decode", num_splits=4),
-    Point(SMALL, "attention"),
-    Point(SMALL, "sdpa", "MATH"),
-    Point(SMALL, "sdpa", "FLASH"),
-    Point(SMALL, "repeat_sdpa", "FLASH"),
-]
-
-
-@pytest.mark.parametrize("point", POINTS, ids=str)
-def test_contenders_agree_with_the_definition(bench, point):
-    error, reason = bench.check(point)
-    assert reason is None
-    assert 0 < error["relative_l2"] < 8e-3
-    assert set(error) == {"max_abs", "relative_l2"}
-
-
-def test_bytes_and_flops_are_the_arithmetic():
-    shape = Shape(1, 32, 8, 8192)
-    assert shape.cache_bytes == 33_554_432
-    assert isinstance(shape.cache_bytes, int)
-    assert shape.flops == 4 * 128 * 32 * 8192
-    assert str(shape) == "B1 32/8 L8192"
-
-
-def test_inputs_are_fresh_and_random():
-    first, second = Bench(SMALL, DEVICE, 0), Bench(SMALL, DEVICE, 0)
-    assert first.copies == 3
-    assert not torch.equal(first.k, second.k)
-    assert not torch.equal(first.k[0], first.k[1])
-    assert first.v.float().std().item() == pytest.approx(1, abs=0.1)
-
-
-def test_calls_go_over_all_copies_and_copying_heads_needs_fewer(bench):
-    assert len(bench.calls(Point(SMALL, "decode"))) == 3
-    assert len(bench.calls(Point(SMALL, "repeat_sdpa", "FLASH"))) == 1
-    assert Point(SMALL, "repeat_sdpa", "FLASH").bytes_moved == 5 * SMALL.cache_bytes
-
-
-@pytest.mark.parametrize("bound", [1, 2**30])
-def test_the_definition_is_computed_in_parts(bench, monkeypatch, bound):
-    monkeypatch.setattr(contenders, "REFERENCE_BYTES", bound)
-    whole, whole_lse = kernels.reference.decode(bench.q[0], bench.k[0], bench.v[0])
-    out, lse = bench.expected
-    torch.testing.assert_close(out, whole)
-    torch.testing.assert_close(lse, whole_lse)
-
-
-def spoil(monkeypatch, change):
-    run = contenders.run
-    monkeypatch.setattr(
-        contenders,
-        "run",
-        lambda point, q, k, v: run(point, q, k, v) if point.backend == "MATH" else change(run, q, k, v),
-    )
+def played(monkeypatch):
+    library = types.ModuleType("flashinfer")
+    library.BatchDecodeWithPagedKVCacheWrapper = Decode
+    library.BatchPrefillWithPagedKVCacheWrapper = PagedPrefill
+    library.BatchPrefillWithRaggedKVCacheWrapper = Ragged
+    library.mla = types.ModuleType("flashinfer.mla")
+    library.mla.BatchMLAPagedAttentionWrapper = Latent
+    library.mla.MLAPlanMetadata = types.SimpleNamespace(csr=dict)
+    monkeypatch.setitem(sys.modules, "flashinfer", library)
+    monkeypatch.setitem(sys.modules, "flashinfer.mla", library.mla)
+    monkeypatch.delitem(sys.modules, "course.measure.flashinfer_peer", raising=False)
+    yield
+    sys.modules.pop("course.measure.flashinfer_peer", None)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "shape",
     [
-        lambda run, q, k, v: (torch.full_like(q, float("nan")), None),
-        lambda run, q, k, v: run(Point(SMALL, "decode"), q, k[:, :, :-1], v[:, :, :-1]),  # the last token forgotten
-        lambda run, q, k, v: run(Point(SMALL, "decode"), q, k.flip(1), v.flip(1)),  # heads mapped to the wrong group
-        lambda run, q, k, v: run(Point(SMALL, "decode"), 1.1 * q, k, v),  # wrong scale
-        lambda run, q, k, v: (lambda out, lse: (out, lse / 0.6931))(*run(Point(SMALL, "decode"), q, k, v)),  # base 2
+        SMALL,
+        replace(SMALL, page_size=5),
+        replace(SMALL, page_size=16, lengths="ragged", batch=3),
+        replace(SMALL, q_len=3),
+        LATENT,
+        replace(LATENT, page_size=6),
+        replace(LATENT, q_len=2),
+        replace(LATENT, page_size=16, lengths="ragged", batch=3),
+        WHOLE,
+        replace(WHOLE, causal=False),
+        replace(WHOLE, q_len=11),
     ],
+    ids=str,
 )
-def test_wrong_answers_do_not_pass(bench, monkeypatch, change):
-    spoil(monkeypatch, change)
-    error, reason = bench.check(Point(SMALL, "decode"))
-    assert reason
-    assert all(value is None or value >= 0 for value in error.values())
+def test_flashinfer_is_asked_the_same_question(played, shape):
+    errors, reason = Bench(shape, DEVICE, 0).check(Point(shape, "flashinfer", "fa2"))
+    assert reason is None
+    assert errors["error"]["relative_l2"] < 8e-3
 
 
-def test_a_yardstick_that_fails_does_not_widen_the_limit(bench, monkeypatch):
-    monkeypatch.setattr(contenders, "run", lambda point, q, k, v: (torch.full_like(q, float("nan")), None))
-    assert bench.check(Point(SMALL, "decode"))[1]
+def test_flashinfer_is_planned_once_for_all_copies(played, monkeypatch):
+    plans = []
+    plan = Decode.plan
+    monkeypatch.setattr(Decode, "plan", lambda self, *args, **options: (plans.append(self), plan(self, *args, **options))[1])
+    monkeypatch.setattr(timing, "ROTATED_BYTES", 3 * SMALL.cache_bytes)
+    calls = Bench(SMALL, DEVICE, 0).calls(Point(SMALL, "flashinfer", "CUDA cores"))
+    assert len(calls) == 3 and len(plans) == 1
+    assert plans[0].options == {"use_tensor_cores": False, "backend": "auto"}
+    assert not torch.equal(calls[0]()[0][0], calls[1]()[0][0])
+
+
+def test_without_flashinfer_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    with pytest.raises(ImportError, match="flashinfer"):
+        calls_of(Point(SMALL, "flashinfer", "fa2"), Bench(SMALL, DEVICE, 0).inputs)
+
+
+@pytest.mark.parametrize("shape", [SMALL, WHOLE, replace(WHOLE, q_len=11)], ids=str)
+def test_flex_is_asked_the_same_question(monkeypatch, shape):
+    from torch.nn.attention.flex_attention import flex_attention
+
+    wide = replace(shape, head_dim_qk=16)
+    monkeypatch.setattr(contenders, "_compiled_flex", lambda: flex_attention)  # compiling takes long
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert Bench(wide, DEVICE, 0).check(Point(wide, "flex"))[1] is None
+
+
+def test_sdpa_aligns_several_tokens_bottom_right():
+    shape = replace(SMALL, q_len=3)
+    for backend in ("MATH", "FLASH"):
+        try:
+            assert Bench(shape, DEVICE, 0).check(Point(shape, "sdpa", backend))[1] is None
+        except RuntimeError:  # a backend may refuse; it may not answer another question
+            assert backend == "FLASH"
+
+
+def test_a_work_list_is_made_from_the_lengths(monkeypatch, defined):
+    asked = {}
+    monkeypatch.setattr(kernels, "plan_work", lambda lengths, *shape, **more: asked.update(more, shape=shape), raising=False)
+    shape = replace(LATENT, page_size=6, lengths="ragged", batch=3)
+    assert Bench(shape, DEVICE, 0).check(Point(shape, shape.operation, work_list=True))[1] is None
+    assert asked == {"shape": (3, 1, 16, torch.bfloat16), "capacity": 132, "q_len": 1}
 
 
 def test_automatic_splits_are_what_decode_launches():
     shape = Shape(1, 4, 1, 2048, 16, 16, "float16")
     q = torch.randn(1, 4, 16, device=DEVICE, dtype=torch.float16)
     k = torch.randn(1, 1, 2048, 16, device=DEVICE, dtype=torch.float16)
-    splits = contenders.automatic_splits(shape, DEVICE)
+    splits = automatic_splits(shape, DEVICE)
     if kernels.MODE == "interpreter":
         from course.measure import count_traffic
 
@@ -119,15 +186,10 @@ def test_automatic_splits_are_what_decode_launches():
 
 def test_reasons_are_one_line_without_paths():
     error = RuntimeError("cannot open /opt/some/where/lib.so:12\nsecond line")
-    assert contenders.why_not(error) == "cannot open …:12"
+    assert why_not(error) == "cannot open …:12"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         warnings.warn("Memory efficient kernel not used because: (Triggered internally at /a/b.cpp:1.)", stacklevel=1)
         warnings.warn("needs as many KV heads as query heads (Triggered internally at /a/b.cpp:2.)", stacklevel=1)
-    assert contenders.why_not(RuntimeError("No available kernel."), warned) == "needs as many KV heads as query heads"
-    assert contenders.why_not(RuntimeError("")) == "RuntimeError"
-
-
-def test_group_size_and_attention():
-    assert Shape(1, 32, 8, 64).group_size == 4
-    assert Shape(1, 32, 8, 64).attention == costs.Attention.gqa(32, 8, 128)
+    assert why_not(RuntimeError("No available kernel."), warned) == "needs as many KV heads as query heads"
+    assert why_not(RuntimeError("")) == "RuntimeError"

@@ -1,6 +1,8 @@
 """course.measure.record: the whole sweep on the CPU, with made-up times in place of a GPU's."""
 
+import dataclasses
 import json
+import sys
 
 import pytest
 import torch
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 
 import kernels
 from course import measure
-from course.measure import contenders, record, timing
-from course.measure.contenders import Point, Shape
+from course.measure import files, record, timing
+from course.measure.plans import Limit, Plan
+from course.measure.shapes import Point, Shape
 
 SHAPES = (Shape(1, 4, 2, 20, 16, 16), Shape(2, 4, 1, 24, 16, 16))
-PLAN = record.Plan(
+PLAN = Plan(
     "decode",
     (4096, 65536),
     (
@@ -34,15 +37,18 @@ class FakeGpu:
     def __init__(self, provenance, fail=lambda n: None):
         self.measured = 0
         self.prepared = 0
+        self.methods, self.heats = [], []
 
-        def prepare(calls):
+        def prepare(calls, method="auto"):
             self.prepared += 1
+            self.methods.append(method)
             for call in calls:
                 call()
             return len(calls)
 
-        def fake_measure(samples, seconds):
+        def fake_measure(samples, seconds, heat=0.0):
             self.measured += 1
+            self.heats.append(heat)
             fail(self.measured)
             return [measure.Timing(1e-3 * n, 0.9e-3 * n, 1.1e-3 * n, 9, "graph") for n, _ in enumerate(samples, 1)]
 
@@ -58,19 +64,11 @@ def one_copy(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def instant(request, monkeypatch):
-    """The definition answers for our kernels: most tests here are about the sweep, and the interpreter is slow."""
-    if "real_kernels" in request.fixturenames:
-        return
-    run = contenders.run
-
-    def defined(point, q, k, v):
-        if point.operation in ("decode", "attention"):
-            out, lse = kernels.reference.decode(q, k, v)
-            return out.to(q.dtype), lse.float()
-        return run(point, q, k, v)
-
-    monkeypatch.setattr(contenders, "run", defined)
-    monkeypatch.setattr(kernels.first, "read", lambda x: x)
+    """The definitions answer for our kernels: most tests here are about the sweep, and the interpreter is slow."""
+    if "real_kernels" not in request.fixturenames:
+        request.getfixturevalue("defined")
+        monkeypatch.setattr(kernels.first, "read", lambda x: x)
+        monkeypatch.setattr(kernels.first, "copy", torch.clone)
 
 
 @pytest.fixture
@@ -152,7 +150,7 @@ def test_a_cut_file_keeps_its_complete_lines(tmp_path_factory, data):
     cut = data.draw(st.integers(0, len(text)))
     path = tmp_path_factory.mktemp("cut") / "x.partial.jsonl"
     path.write_text(text[:cut])
-    kept = record._complete_lines(path)
+    kept = files._complete_lines(path)
     assert kept == lines[: len(kept)]
     assert len(kept) >= text[:cut].count("\n")
 
@@ -172,7 +170,7 @@ def test_another_run_is_set_aside_not_deleted(tmp_path, provenance, said, change
 def test_another_plan_is_set_aside(tmp_path, provenance, said):
     with pytest.raises(ZeroDivisionError):
         record.record(PLAN, tmp_path, FakeGpu(provenance, lambda n: n < 4 or 1 / 0).machine, said.append)
-    smaller = record.Plan("decode", PLAN.reads, PLAN.points[:1])
+    smaller = Plan("decode", PLAN.reads, PLAN.points[:1])
     assert len(measure.load(record.record(smaller, tmp_path, FakeGpu(provenance).machine, said.append)).rows) == 1
     assert (tmp_path / "decode-2.partial.jsonl").exists()
 
@@ -183,13 +181,10 @@ def test_nothing_is_overwritten(tmp_path, provenance, said):
 
 
 def spoil(monkeypatch, operation, action):
-    run = contenders.run
-    monkeypatch.setattr(
-        contenders, "run", lambda point, *qkv: action(*qkv) if point.operation == operation else run(point, *qkv)
-    )
+    monkeypatch.setattr(kernels, operation, action)
 
 
-def no_memory(*_):
+def no_memory(*_, **__):
     raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
 
 
@@ -217,7 +212,7 @@ def test_out_of_memory_while_measuring(tmp_path, provenance, said):
 
 
 def test_wrong_output_carries_no_time(tmp_path, provenance, said, monkeypatch):
-    spoil(monkeypatch, "attention", lambda q, k, v: (q + 1, None))
+    spoil(monkeypatch, "attention", lambda q, k, v, causal: (q + 1, q[..., 0].float()))
     path = record.record(PLAN, tmp_path, FakeGpu(provenance).machine, said.append)
     assert statuses(path) == ["ok", "ok", "wrong", "ok", "ok", "wrong", "ok"]
     wrong = measure.load(path).rows[2]
@@ -227,26 +222,34 @@ def test_wrong_output_carries_no_time(tmp_path, provenance, said, monkeypatch):
 
 
 def test_nan_is_wrong_and_valid_json(tmp_path, provenance, said, monkeypatch):
-    spoil(monkeypatch, "attention", lambda q, k, v: (q * float("nan"), None))
+    spoil(monkeypatch, "attention", lambda q, k, v, causal: (q * float("nan"), q[..., 0].float()))
     wrong = measure.load(record.record(PLAN, tmp_path, FakeGpu(provenance).machine, said.append)).rows[2]
     assert (wrong["status"], wrong["error"]) == ("wrong", {"max_abs": None, "relative_l2": None})
 
 
 def test_a_backend_that_refuses_is_a_row(tmp_path, provenance, said):
-    plan = record.Plan("decode", (), (Point(SHAPES[0], "sdpa", "CUDNN"), Point(SHAPES[0], "decode")))
+    plan = Plan("decode", (), (Point(SHAPES[0], "sdpa", "CUDNN"), Point(SHAPES[0], "decode")))
     rows = measure.load(record.record(plan, tmp_path, FakeGpu(provenance).machine, said.append)).rows
     assert [row["status"] for row in rows] == ["unsupported", "ok"]
     assert rows[0]["reason"]
 
 
 def test_a_bug_is_not_a_row(tmp_path, provenance, said, monkeypatch):
-    spoil(monkeypatch, "attention", lambda q, k, v: q.no_such_method())
-    with pytest.raises(AttributeError):
-        record.record(PLAN, tmp_path, FakeGpu(provenance).machine, said.append)
+    """It is told, the rest goes on, nothing is sealed; once it is mended only its rows are measured."""
+    with pytest.MonkeyPatch.context() as broken:
+        spoil(broken, "attention", lambda q, k, v, causal: q.no_such_method())
+        with pytest.raises(record.Failed, match="2 rows of kind 'decode' failed"):
+            record.record(PLAN, tmp_path, FakeGpu(provenance).machine, said.append)
+    assert any("no_such_method" in line and "Traceback" in line for line in said)
+    again = FakeGpu(provenance)
+    path = record.record(PLAN, tmp_path, again.machine, said.append)
+    assert again.prepared == 2
+    assert statuses(path) == ["ok"] * 7
+    assert "failed" not in path.read_text()
 
 
 def test_a_lost_context_ends_the_run_after_its_row_and_the_next_goes_on(tmp_path, provenance, said, monkeypatch):
-    def crash(*_):
+    def crash(*_, **__):
         def lost():
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -272,7 +275,7 @@ def test_a_read_kernel_that_skips_is_caught(tmp_path, provenance, said, monkeypa
 def test_impossible_points_are_pointed_out(tmp_path, provenance, said):
     provenance["gpu"] = "NVIDIA H200"
     gpu = FakeGpu(provenance)
-    plan = record.Plan("decode", (), (Point(SHAPES[0], "decode"),))
+    plan = Plan("decode", (), (Point(SHAPES[0], "decode"),))
     fast = record.Machine(
         gpu.machine.device,
         provenance,
@@ -283,28 +286,67 @@ def test_impossible_points_are_pointed_out(tmp_path, provenance, said):
     assert any(line.startswith("PROBLEM operation=decode") for line in said)
 
 
-def test_the_decode_plan():
-    plan = record.decode_plan()
-    assert len(set(plan.points)) == len(plan.points)
-    shapes = set(plan.by_shape)
-    assert Shape(128, 32, 8, 1024) in shapes
-    assert Shape(1, 64, 8, 32768) in shapes
-    grid = [
-        s
-        for s in shapes
-        if s.n_q_heads == 32 and s.batch in (1, 16, 64) and s.context_len in (512, 2048, 8192, 32768, 131072)
+def test_a_peer_that_raises_whatever_is_a_row(tmp_path, provenance, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    plan = Plan("decode", (), (Point(SHAPES[0], "flashinfer", "fa2"), Point(SHAPES[0], "decode")))
+    rows = measure.load(record.record(plan, tmp_path, FakeGpu(provenance).machine, said.append)).rows
+    assert [row["status"] for row in rows] == ["unsupported", "ok"]
+    assert "flashinfer" in rows[0]["reason"]
+    assert any("flashinfer/fa2: unsupported: " in line for line in said)
+
+
+def test_every_form_of_the_work_is_recorded(tmp_path, provenance, said, monkeypatch):
+    """Paged, MLA, 8 bits, several tokens, whole sequences and gradients share one schema and one recorder."""
+    latent = Shape(2, 3, 1, 21, 24, 16, head_dim_shared=16)
+    whole = Shape(2, 4, 2, 20, 24, 16, q_len=20)
+    points = [
+        Point(dataclasses.replace(SHAPES[0], page_size=6), "paged_decode"),
+        Point(latent, "mla_decode"),
+        Point(dataclasses.replace(latent, page_size=6, cache_dtype="float8_e4m3fn"), "paged_mla_decode"),
+        Point(dataclasses.replace(SHAPES[0], q_len=3), "decode", num_splits=2),
+        Point(whole, "attention"),
+        Point(dataclasses.replace(whole, direction="backward"), "attention"),
+        Point(dataclasses.replace(whole, direction="backward"), "sdpa", "MATH"),
     ]
-    assert len(grid) == 3 * 5 * 6
-    automatic = {p.shape for p in plan.points if p.operation == "decode" and p.num_splits is None}
-    assert automatic == shapes
-    given_splits = [p for p in plan.points if p.num_splits]
-    assert len(given_splits) == 18 * 8
-    assert all(p.shape.cache_bytes <= 10**9 for p in plan.points if p.copies_heads)
-    assert all(p.shape.group_size > 1 for p in plan.points if p.operation == "repeat_sdpa")
-    assert len(plan.points) * record.SECONDS_A_ROW < 5 * 60
+    gpu = FakeGpu(provenance)
+    monkeypatch.setattr(record, "HOT_INTENSITY", 20)
+    path = record.record(Plan("mla", (4096,), tuple(points)), tmp_path, gpu.machine, said.append)
+    recording = measure.load(path)
+    assert [row["status"] for row in recording.rows] == ["ok"] * 7
+    assert recording.select(cache_dtype="float8_e4m3fn")[0]["cache_error"]["max_abs"] > 0
+    assert len(recording.select(direction="backward", operation="attention")) == 1
+    assert recording.select(page_size=6, operation="paged_decode")[0]["num_splits"] == 1
+    assert gpu.methods == ["auto"] * 6 + ["events"] * 2  # a read and five forward shapes, then two backward
+    assert gpu.heats[1] == 0.0 and gpu.heats[-1] == record.HEAT_S
 
 
-def test_the_plans_digest_follows_its_content():
-    assert record.decode_plan().sha256 == record.decode_plan().sha256
-    assert record.decode_plan("float16").sha256 != record.decode_plan().sha256
-    assert record.quick_plan().kind == "quick"
+def test_limits_are_recorded_and_resumed(tmp_path, provenance, said, monkeypatch):
+    monkeypatch.setattr(record, "MATMUL_SIZE", 8)
+    monkeypatch.setattr(record, "COOLING_S", 0)
+    limits = [Limit("warm read", 4096), Limit("copy", 4096), Limit("torch copy", 4096)]
+    limits += [Limit("matmul burst", 128), Limit("matmul sustained", 128)]
+    plan = Plan("reads", (4096,), (), tuple(limits))
+    with pytest.raises(ZeroDivisionError):
+        record.record(plan, tmp_path, FakeGpu(provenance, lambda n: n < 4 or 1 / 0).machine, said.append)
+    again = FakeGpu(provenance)
+    recording = measure.load(record.record(plan, tmp_path, again.machine, said.append))
+    assert again.measured == 3
+    assert [(limit["operation"], limit["bytes"], limit["flops"]) for limit in recording.limits] == [
+        ("warm read", 4096, 0),
+        ("copy", 8192, 0),
+        ("torch copy", 8192, 0),
+        ("matmul burst", 384, 1024),
+        ("matmul sustained", 384, 1024),
+    ]
+    assert recording.limit("matmul sustained", "flops") == 1024 / 1e-3
+    assert recording.rows == []
+
+
+def test_what_is_recorded_is_found_again(tmp_path, provenance, said):
+    machine = FakeGpu(provenance).machine
+    path = record.record(PLAN, tmp_path, machine, said.append)
+    tomorrow = record.planned(PLAN, machine) | {"date": "2026-12-24", "commit": "abc"}
+    assert files.up_to_date("decode", tmp_path, tomorrow) == path.name
+    assert files.up_to_date("decode", tmp_path, tomorrow | {"torch": "3.0"}) is None
+    assert files.up_to_date("decode", tmp_path, tomorrow | {"plan_sha256": "other"}) is None
+    assert files.up_to_date("mla", tmp_path, tomorrow) is None

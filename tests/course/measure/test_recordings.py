@@ -6,7 +6,7 @@ import json
 import pytest
 
 from course import costs, measure
-from course.measure.recordings import PROVENANCE, RECORDED, ROW, slug
+from course.measure.recordings import PROVENANCE, RECORDED, ROW, SINCE_2, slug
 
 
 def test_label_rows_and_read_rate(data, write):
@@ -54,9 +54,7 @@ def test_newest_first_and_by_gpu(data, write, tmp_path):
     assert [r.provenance["torch"] for r in found] == ["tenth", "second", "first", "2.11.0"]
     assert measure.latest(folder=tmp_path).provenance["torch"] == "tenth"
     assert measure.recordings(folder=tmp_path)[0].provenance["gpu"] == "NVIDIA L4"
-    with pytest.raises(
-        LookupError, match=r"'NVIDIA H20'; did you mean 'NVIDIA H200'\? \(there are: NVIDIA H200, NVIDIA L4\)"
-    ):
+    with pytest.raises(LookupError, match=r"'NVIDIA H20'; did you mean 'NVIDIA H200'\? \(there are: NVIDIA H200, NVIDIA L4\)"):
         measure.latest("NVIDIA H20", folder=tmp_path)
     with pytest.raises(LookupError, match=r"there are: none\).*python -m course.measure"):
         measure.latest(kind="prefill", folder=tmp_path)
@@ -75,7 +73,7 @@ def test_cut_off_anywhere_is_damage(data, write):
             measure.load(write(text[:end]))
 
 
-@pytest.mark.parametrize("part", ["schema", "kind", "provenance", "reads", "rows"])
+@pytest.mark.parametrize("part", ["schema", "kind", "provenance", "reads", "limits", "rows"])
 def test_missing_parts(data, write, part):
     del data[part]
     with pytest.raises(ValueError, match=f"json: recording.{part} is missing"):
@@ -94,7 +92,7 @@ def test_missing_and_mistyped_row_fields(data, write, field):
     good = data["rows"][1].pop(field)
     with pytest.raises(ValueError, match=rf"rows\[1\].{field} is missing"):
         measure.load(write(data))
-    for bad in ([], True):
+    for bad in ([], 1 if field == "causal" else True):
         data["rows"][1][field] = bad
         with pytest.raises(ValueError, match=rf"rows\[1\].{field} is {bad!r}".replace("[]", r"\[\]")):
             measure.load(write(data))
@@ -113,6 +111,10 @@ def test_missing_and_mistyped_row_fields(data, write, field):
         ("rows", {"error": None}, "no rounds, method or error"),
         ("rows", {"status": "fine"}, "status is 'fine', not one of 'ok'"),
         ("rows", {"operation": "mla"}, "operation is 'mla'"),
+        ("rows", {"lengths": "odd"}, "lengths is 'odd'"),
+        ("rows", {"causal": 1}, "causal is 1, not bool"),
+        ("rows", {"cache_dtype": "float8_e4m3fn"}, "cache_error is a NoneType, not an object"),
+        ("limits", {"p20_s": 1.0}, r"limits\[0\]: the median is not between"),
         ("rows", {"context_len": 0}, "context_len is 0, not above 0"),
         ("rows", {"batch": 1.5}, "batch is 1.5, not int"),
         ("rows", {"status": "wrong", "reason": "off"}, "status 'wrong' and a time all the same"),
@@ -137,8 +139,8 @@ def test_refusals_need_a_reason_and_nan_is_no_number(data, write):
 
 
 def test_other_schema_and_other_json(data, write):
-    with pytest.raises(ValueError, match="schema is 2"):
-        measure.load(write({**data, "schema": 2}))
+    with pytest.raises(ValueError, match="schema is 3, and this course reads schemas 1 and 2"):
+        measure.load(write({**data, "schema": 3}))
     with pytest.raises(ValueError, match="recording is a list, not an object"):
         measure.load(write("[]"))
     with pytest.raises(ValueError, match=r"rows\[0\] is a int, not an object"):
@@ -150,12 +152,50 @@ def test_faster_than_the_data_sheet_is_an_error(data, write):
     least = 33554432 / costs.gpu("NVIDIA H200").bandwidth
     data["rows"][0] |= {"median_s": 0.99 * least, "p20_s": 0.99 * least, "p80_s": 0.99 * least}
     data["reads"][1] |= {"median_s": 4e-4, "p20_s": 4e-4, "p80_s": 4e-4}
-    read, row = measure.check(measure.load(write(data)))
+    data["limits"] += [
+        {**data["limits"][0], "median_s": 4e-4, "p20_s": 4e-4, "p80_s": 4e-4},
+        {**data["limits"][0], "operation": "warm read", "median_s": 1e-4, "p20_s": 1e-4, "p80_s": 1e-4},
+        {**data["limits"][0], "operation": "matmul burst", "flops": 10**12, "median_s": 1e-3, "p20_s": 1e-3, "p80_s": 1e-3},
+    ]
+    read, copied, product, row = measure.check(measure.load(write(data)))
     assert "read of 2147483648 bytes" in read
+    assert "copy" in copied and "matmul burst" in product
     assert "operation=decode" in row
     assert "above 100% of the data sheet" in row
     data["provenance"]["gpu"] = "Unheard Of 9000"
     assert measure.check(measure.load(write(data))) == []
+
+
+def test_limits_read_backwards_in_time(data, write):
+    """Schema 1 had no limits, and its rows are decode steps of one token over a contiguous 16-bit cache."""
+    new = measure.load(write(data))
+    for row in data["rows"]:
+        for key in SINCE_2:
+            del row[key]
+    del data["limits"], data["provenance"]["plan_sha256"], data["provenance"]["peers"]
+    old = measure.load(write({**data, "schema": 1}))
+    assert (old.rows, old.reads, old.limits) == (new.rows, new.reads, [])
+    assert old.select(page_size=None, q_len=1) == old.rows
+
+
+def test_what_a_gpu_can_do_at_most(data, write):
+    recording = measure.load(write(data))
+    assert recording.limit("copy") == 2**31 / 5e-4
+    with pytest.raises(LookupError, match=r"kind 'decode' holds no 'matmul burst' \(there are: copy\)"):
+        recording.limit("matmul burst", "flops")
+    # Cold reads of sizes between the recorded ones lie between their times, beyond them at the nearest rate.
+    assert recording.read_seconds(2**25) == 1e-5
+    assert recording.read_seconds(2**24) == 5e-6
+    assert recording.read_seconds(2**32) == pytest.approx(9.2e-4)
+    assert recording.read_seconds((2**25 + 2**31) / 2) == pytest.approx(2.35e-4)
+
+
+def test_fastest(data, write):
+    recording = measure.load(write(data))
+    assert recording.fastest(operation="decode")["batch"] == 1
+    assert recording.fastest(operation="sdpa") is None
+    with pytest.raises(ValueError, match="did you mean"):
+        recording.fastest(operations="sdpa")
 
 
 def test_slug():

@@ -1,7 +1,10 @@
 """course.measure.timing: what is measured, what is refused. The GPU's part runs where there is one."""
 
+import functools
+import gc
 import math
 import time
+import weakref
 
 import pytest
 import torch
@@ -121,3 +124,21 @@ def test_a_refused_capture_falls_back_to_events():
     assert math.isfinite(result.median_s)
     assert torch.cuda.current_stream() == stream
     torch.randn(4, device="cuda")  # the default generator is not left waiting for the capture's end
+
+
+def test_a_sample_keeps_what_its_calls_hold():
+    """A captured graph reads a library's workspace at each replay: it must not be freed while the graph lives."""
+
+    class Workspace:
+        pass
+
+    workspace = Workspace()
+    alive = weakref.ref(workspace)
+    x = torch.ones(8, device="cuda" if torch.cuda.is_available() else "cpu")
+    sample = timing.prepare([functools.partial(lambda held: x + 1, workspace)])
+    del workspace
+    gc.collect()
+    assert alive() is not None
+    del sample
+    gc.collect()
+    assert alive() is None

@@ -62,8 +62,8 @@ def test_with_a_gpu_the_decode_lab_measures_draws_and_offers_the_run(with_record
     machine = labs.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls: calls, measure=timings)
     monkeypatch.setattr(labs, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs.record, "this_machine", lambda: machine)
-    monkeypatch.setattr(labs.record, "peers", lambda shape: [])
-    monkeypatch.setattr("course.measure.contenders.copies_beyond_cache", lambda *sizes: 1)
+    monkeypatch.setattr(labs.plans, "peers", lambda shape: [])
+    monkeypatch.setattr("course.measure.bench.copies_beyond_cache", lambda *sizes: 1)
     lab = views.decode_lab()
     (screen,), (button,) = controls(lab.widget, labs.widgets.Image), controls(lab.widget, labs.widgets.Button)
     assert button.description == "measure on this GPU"

@@ -1,0 +1,292 @@
+"""What is recorded: kinds of recording, each a plan of points that some chapters draw and the ledger lists.
+
+Plans depend on nothing but the dtype, so a run that was broken off, or another machine, has the same one.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from .. import costs
+from .contenders import BACKENDS, is_peer
+from .shapes import FLOAT8, Point, Shape
+
+COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
+MATMUL_SIZE = 8192
+READS = tuple(mib * costs.MiB for mib in (32, 128, 512, 2048))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What this GPU can do at most, besides cold reads: 'warm read', 'copy' (our kernel), 'torch copy', 'matmul burst' (a cool
+    card) or 'matmul sustained' (a hot one). ``n_bytes``: read, copied, or of one factor."""
+
+    operation: str
+    n_bytes: int
+
+
+MATMULS = tuple(Limit(name, 2 * MATMUL_SIZE**2) for name in ("matmul burst", "matmul sustained"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recording holds: sizes of cold reads in bytes, other limits, and points grouped by shape."""
+
+    kind: str
+    reads: tuple[int, ...]
+    points: tuple[Point, ...]
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def by_shape(self) -> dict[Shape, list[Point]]:
+        shapes: dict[Shape, list[Point]] = {}
+        for point in self.points:
+            shapes.setdefault(point.shape, []).append(point)
+        return shapes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    @property
+    def estimate_s(self) -> float:
+        """Seconds on an H200, roughly: allocation, check, capture, timing; and the compiling of FlexAttention."""
+        compiled = sum(point.operation == "flex" for point in self.points)
+        return 0.3 * len(self.points) + 0.2 * (len(self.reads) + len(self.limits)) + 12 * compiled
+
+    def quick(self) -> "Plan":
+        """Each contender once for each form of the work, at the first shape that has it: minutes become seconds."""
+        chosen: dict[tuple, Point] = {}
+        for point in self.points:
+            s = point.shape
+            heads, page = s.n_q_heads if s.head_dim_shared else 0, bool(s.page_size) if is_peer(point) else s.page_size
+            form = (s.direction, s.causal, s.cache_dtype, s.lengths, page, heads, s.head_dim_qk, min(s.q_len, 9))
+            chosen.setdefault((point.operation, point.backend, point.splits, *form), point)
+        return replace(self, kind=f"quick-{self.kind}", reads=READS[:1] + READS[2:3], points=tuple(chosen.values()))
+
+
+def ours(shape: Shape) -> Point:
+    """Our kernel, its splits left to it."""
+    return Point(shape, shape.operation)
+
+
+def with_work_list(shape: Shape) -> Point:
+    """Our kernel over a paged cache, the batch cut into equal shares."""
+    return Point(shape, shape.operation, work_list=True)
+
+
+def partial_sums(shape: Shape) -> Point:
+    """Gradients of K and V for each query head, then their sum over the group: the form that our backward pass avoids."""
+    return Point(shape, "partials_then_sum")
+
+
+def splits(shape: Shape) -> list[Point]:
+    """The same with 1, 2, 4 … 128 splits given."""
+    return [Point(shape, shape.operation, num_splits=2**i) for i in range(8)]
+
+
+def flashinfer(shape: Shape, *backends: str) -> list[Point]:
+    return [Point(shape, "flashinfer", backend) for backend in backends]
+
+
+def peers(shape: Shape) -> list[Point]:
+    """What PyTorch offers for a decode step over a contiguous cache, and our full-sequence kernel at one query."""
+    points = [Point(shape, "attention")]
+    points += [Point(shape, "sdpa", backend) for backend in BACKENDS]
+    if shape.group_size > 1:
+        points += [Point(shape, "repeat_sdpa", backend) for backend in ("FLASH", "CUDNN")]
+    return [point for point in points if not point.copies_heads or shape.cache_bytes <= COPIED_CACHE_LIMIT]
+
+
+def _plan(kind: str, points: Iterable[Point], *, reads: Sequence[int] = READS, limits: Sequence[Limit] = ()) -> Plan:
+    return Plan(kind, tuple(reads), tuple(dict.fromkeys(points)), tuple(limits))
+
+
+def reads(dtype: str) -> Plan:
+    """Cold and warm reads and copies from 64 KiB to 4 GiB, and a large matrix product, cool and hot: the primer's ridge."""
+    sizes = [64 * costs.KiB * 2**i for i in range(17)]
+    limits = [Limit(name, size) for name in ("warm read", "copy") for size in sizes]
+    return _plan("reads", (), reads=sizes, limits=[*limits, Limit("torch copy", costs.GiB), *MATMULS])
+
+
+# The workloads of the ledger.
+
+
+def decode_workloads(dtype: str) -> list[Shape]:
+    sizes = (1, 32, 8, 8192), (1, 32, 8, 131072), (16, 32, 8, 8192), (64, 32, 8, 8192)
+    sizes += (1, 64, 8, 32768), (32, 32, 32, 4096), (32, 32, 1, 8192), (128, 32, 8, 1024)
+    return [Shape(*size, dtype=dtype) for size in sizes]
+
+
+def paged_workloads(dtype: str) -> list[Shape]:
+    sizes = (16, 8192, "equal"), (64, 8192, "equal"), (64, 32768, "ragged"), (1, 131072, "equal")
+    return [
+        Shape(batch, 32, 8, context_len, dtype=dtype, lengths=lengths, page_size=page_size)
+        for batch, context_len, lengths in sizes
+        for page_size in (16, 64)
+    ]
+
+
+def mla_workloads(n_heads: int, dtype: str) -> list[Shape]:
+    sizes = (1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)
+    return [Shape.mla(batch, n_heads, context_len, dtype=dtype) for batch, context_len in sizes]
+
+
+def ragged_mla_workloads(dtype: str) -> list[Shape]:
+    return [Shape.mla(64, n_heads, 32768, dtype=dtype, page_size=64, lengths="ragged") for n_heads in (16, 128)]
+
+
+def whole(batch: int, n_q_heads: int, n_kv_heads: int, context_len: int, **more) -> Shape:
+    """All tokens of a sequence at once."""
+    return Shape(batch, n_q_heads, n_kv_heads, context_len, **{"q_len": context_len} | more)
+
+
+def prefill_workloads(direction: str, dtype: str) -> list[Shape]:
+    """MHA, GQA and the expanded form of MLA."""
+    sizes = (32, 32, 128), (32, 8, 128), (16, 16, 192)
+    return [whole(2, q, kv, 8192, head_dim_qk=width, dtype=dtype, direction=direction) for q, kv, width in sizes]
+
+
+def token_workloads(dtype: str) -> list[Shape]:
+    sizes = (1, 32768), (16, 8192), (64, 8192)
+    return [Shape(batch, 32, 8, n, q_len=q_len, dtype=dtype) for q_len in range(1, 9) for batch, n in sizes]
+
+
+def decode(dtype: str) -> Plan:
+    """Heads against context at three batches, splits on a part of it, and eight workloads, with all contenders."""
+    workloads = decode_workloads(dtype)
+    grid = [
+        Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
+        for batch in (1, 16, 64)
+        for context_len in (512, 2048, 8192, 32768, 131072)
+        for n_kv_heads in (1, 2, 4, 8, 16, 32)
+    ]
+    split = [
+        Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
+        for batch in (1, 4, 16)
+        for context_len in (8192, 131072)
+        for n_kv_heads in (1, 8, 32)
+    ]
+    points: list[Point] = []
+    for shape in dict.fromkeys(workloads + grid + split):
+        points.append(ours(shape))
+        if shape in split:
+            points += splits(shape)
+        if shape in workloads or shape in grid:
+            points += peers(shape)
+        if shape in workloads:
+            points += flashinfer(shape, "fa2", "CUDA cores")
+        if shape in workloads[2:4]:  # each shape is compiled for itself, which takes long
+            points.append(Point(shape, "flex"))
+    return _plan("decode", points)
+
+
+def paged(dtype: str) -> Plan:
+    """Two page sizes at equal and ragged lengths against FlashInfer, the contiguous twins, and page sizes from 1 to 256."""
+    points: list[Point] = []
+    for shape in paged_workloads(dtype):
+        points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2", "CUDA cores")]
+        if shape.lengths == "equal":
+            points.append(ours(replace(shape, page_size=None)))
+    pages = Shape(16, 32, 8, 8192, dtype=dtype)
+    points += [ours(replace(pages, page_size=size)) for size in (1, 2, 4, 8, 16, 32, 48, 64, 128, 256)]
+    for size in (1, 16, 64, 256):
+        shape = replace(pages, page_size=size)
+        points += flashinfer(shape, "fa2")
+        points += [ours(replace(shape, dtype="float16")), ours(replace(shape, cache_dtype=FLOAT8))]
+    return _plan("paged", points)
+
+
+def mla(dtype: str) -> Plan:
+    """Absorbed MLA: 16 and 128 heads against FlashInfer, contiguous and paged; heads across the ridge; context; splits."""
+    points: list[Point] = []
+    for n_heads in (128, 16):
+        for shape in mla_workloads(n_heads, dtype):
+            pages = replace(shape, page_size=64)
+            points += [ours(shape), *flashinfer(shape, "fa2", "fa3")]
+            points += [ours(pages), with_work_list(pages), ours(replace(shape, page_size=16))]
+    for shape in ragged_mla_workloads(dtype):
+        points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2", "fa3")]
+    for n_heads in (16, 32, 64, 96, 128):
+        for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
+            shape = Shape.mla(batch, n_heads, context_len, dtype=dtype)
+            points += [ours(shape), *flashinfer(shape, "fa3")]
+    for n_heads in (16, 128):
+        for batch in (1, 16, 64):
+            points += [ours(Shape.mla(batch, n_heads, n, dtype=dtype)) for n in (512, 2048, 8192, 32768)]
+        for batch, context_len in ((1, 8192), (1, 131072), (16, 8192)):
+            points += splits(Shape.mla(batch, n_heads, context_len, dtype=dtype))
+    return _plan("mla", points, limits=MATMULS)
+
+
+def prefill(dtype: str) -> Plan:
+    """Whole sequences, forward and backward: MHA, GQA and MLA's expanded form; lengths, masks, chunks, partial gradients."""
+
+    def against(shape: Shape, *backends: str) -> list[Point]:
+        return [ours(shape), *(Point(shape, "sdpa", backend) for backend in backends)]
+
+    points: list[Point] = []
+    everybody = ("FLASH", "CUDNN", "EFFICIENT")
+    for shape in prefill_workloads("forward", dtype):
+        points += [*against(shape, *everybody), *flashinfer(shape, "fa2", "fa3")]
+    for shape in prefill_workloads("backward", dtype):
+        points += against(shape, *everybody)
+        if shape.group_size > 1:
+            points += [Point(replace(shape, direction="forward"), "flex"), Point(shape, "flex"), partial_sums(shape)]
+    for context_len in (512, 1024, 2048, 4096, 8192, 16384):
+        batch = 16384 // context_len
+        for causal in (True, False):
+            points += against(whole(batch, 32, 8, context_len, causal=causal, dtype=dtype), "FLASH", "CUDNN")
+        points += against(whole(batch, 32, 32, context_len, dtype=dtype), "FLASH", "CUDNN")
+        points += against(whole(batch, 16, 16, context_len, head_dim_qk=192, dtype=dtype), "CUDNN")
+    for context_len in (1024, 2048, 4096):
+        shape = whole(16384 // context_len, 32, 8, context_len, direction="backward", dtype=dtype)
+        points += [*against(shape, "FLASH", "CUDNN"), partial_sums(shape)]
+    for n_kv_heads in (1, 2, 16):  # partial gradients grow with the group
+        shape = whole(2, 32, n_kv_heads, 8192, direction="backward", dtype=dtype)
+        points += [ours(shape), partial_sums(shape)]
+    for q_len in (64, 256, 1024, 4096):  # a chunk of a prompt over what is cached already
+        points += against(whole(2, 32, 8, 8192, q_len=q_len, dtype=dtype), "FLASH", "CUDNN")
+    return _plan("prefill", points, limits=MATMULS)
+
+
+def fp8(dtype: str) -> Plan:
+    """A cache in 8 bits beside the same in 16: GQA and MLA, contiguous and paged, small and large."""
+    gqa = [
+        Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
+        for batch, n_kv_heads, context_len in (
+            (1, 8, 8192),
+            (1, 8, 131072),
+            (16, 8, 8192),
+            (64, 8, 8192),
+            (32, 32, 4096),
+            (32, 1, 8192),
+            (64, 1, 32768),
+        )
+    ]
+    latent = [*mla_workloads(16, dtype), *mla_workloads(128, dtype)]
+    pages = [replace(shape, page_size=size) for shape in (gqa[2], gqa[3]) for size in (16, 64)]
+    pages += [replace(shape, page_size=64) for shape in latent if shape.batch == 64]
+    shapes = gqa + latent + pages
+    points = [ours(replace(shape, cache_dtype=cache_dtype)) for shape in shapes for cache_dtype in (None, FLOAT8)]
+    return _plan("fp8", points, limits=MATMULS[1:])
+
+
+def tokens(dtype: str) -> Plan:
+    """One to eight new tokens a sequence, as drafts are verified: GQA, MQA and MLA with 16 and 128 heads."""
+    points: list[Point] = []
+    for shape in token_workloads(dtype):
+        points.append(ours(shape))
+        if shape.q_len in (1, 4, 8):
+            points += [Point(shape, "sdpa", backend) for backend in ("FLASH", "CUDNN")] + flashinfer(shape, "fa2")
+    for q_len in range(1, 9):
+        points.append(ours(Shape(64, 32, 1, 8192, q_len=q_len, dtype=dtype)))
+        for n_heads in (16, 128):
+            shape = Shape.mla(16, n_heads, 8192, q_len=q_len, dtype=dtype)
+            points.append(ours(shape))
+            if q_len in (1, 4, 8):
+                points += flashinfer(shape, "fa3")
+    return _plan("tokens", points, limits=MATMULS[1:])
+
+
+KINDS = {plan.__name__: plan for plan in (reads, decode, paged, mla, prefill, fp8, tokens)}

@@ -1,6 +1,6 @@
 """The hardware page shows what `course.costs` computes with.
 
-    python -m tests.book.test_hardware      writes the tables into the page
+python -m tests.book.test_hardware      writes the tables into the page
 """
 
 from pathlib import Path

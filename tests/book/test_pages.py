@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course import costs
+from course.measure.plans import KINDS
 from course.site.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,21 @@ def test_readme_counts_what_the_tables_hold():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     models, gpus = re.search(r"knows (\d+) published models and (\d+) GPUs", text).groups()
     assert (int(models), int(gpus)) == (len(costs.models(doubtful=True)), len(costs.gpus(doubtful=True)))
+
+
+def test_lists_of_kernels_and_of_kinds_are_whole():
+    files = {path.stem for path in ROOT.glob("kernels/[a-z]*.py")}
+    readme, index, run = (
+        ROOT.joinpath(page).read_text(encoding="utf-8") for page in ("README.md", "book/index.md", "book/run.md")
+    )
+    layout = re.search(r"^kernels/.*?^course/", readme, re.MULTILINE | re.DOTALL)[0]
+    listed = re.findall(r"^  (\w+(?:, \w+)*)  ", layout, re.MULTILINE)
+    assert sorted(", ".join(listed).split(", ")) == sorted(files)
+    table = index.split("| file | what it does |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(files)
+    table = run.split("| kind | what it measures |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(KINDS)
+    assert f"by GPU and kind: {', '.join(KINDS)}\n" in readme
 
 
 def test_every_reference_is_cited_and_every_citation_exists():

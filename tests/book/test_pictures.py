@@ -1,6 +1,6 @@
 """The README's pictures, their words and their captions are those that `course.views` makes.
 
-    python -m tests.book.test_pictures      makes the pictures and writes their words into the README
+python -m tests.book.test_pictures      makes the pictures and writes their words into the README
 """
 
 import html

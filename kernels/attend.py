@@ -214,7 +214,7 @@ def half_queries(q, q_odd):
     """Queries as float16 numbers below 2, and the powers of two [ROWS] that were taken out; float32 stays as it is.
 
     They meet keys of 8 bits, which are exact in float16 and cheap to turn into it (into bfloat16 it takes four times as long).
-    Taking out a power of two, the exponent of the largest, rounds nothing.
+    Taking out a power of two, the exponent of the largest, rounds nothing but what is 2**14 times smaller than that.
     """
     factor = tl.full([q.shape[0]], 1.0, tl.float32)
     if q.dtype != tl.float32:
@@ -245,15 +245,18 @@ def take_tile(
     if MASKED:
         seen = tl.arange(0, BLOCK_N)[None, :] < (visible - tile)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
-    m, l, rescale, p = online_softmax.weigh(m, l, scores, scale_log2, MASKED)
+    m, l, rescale, p = online_softmax.weigh(m, l, scores, scale_log2)
     if cache.k_scale is None:
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
     else:
-        # A weight times a scale may fall out of 16 bits; times a scale over the tile's largest it does not.
-        largest = tl.max(tl.abs(v_scale), 0)
-        p = (p * (v_scale / tl.where(largest == 0.0, 1.0, largest))[None, :]).to(q.dtype)
-        acc = acc * rescale[:, None] + largest * tl.dot(p, v.to(q.dtype), input_precision=PRECISION)
-        acc_odd = acc_odd * rescale[:, None] + largest * tl.dot(p, v_odd.to(q.dtype), input_precision=PRECISION)
+        # A weight times a scale may fall out of 16 bits. Over the largest of its row it does not.
+        p *= v_scale[None, :]
+        largest = tl.max(tl.abs(p), 1)
+        p = (p / tl.where(largest == 0.0, 1.0, largest)[:, None]).to(q.dtype)
+        gained = tl.dot(p, v.to(q.dtype), input_precision=PRECISION)
+        acc = acc * rescale[:, None] + gained * largest[:, None]
+        gained = tl.dot(p, v_odd.to(q.dtype), input_precision=PRECISION)
+        acc_odd = acc_odd * rescale[:, None] + gained * largest[:, None]
     return m, l, acc, acc_odd
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from . import checks
-from ._mode import OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
 from .online_softmax import LN_2, LOG2_E
 from .plan import ceil_div
 from .tiles import Tile, backward_tile, pad, split_width
@@ -485,9 +485,26 @@ def partials_then_sum(
     Arguments and errors as in ``attention``, with the out and lse that it returned and the gradient of out.
     """
     checks.tensors(q=q, k=k, v=v, out=out, d_out=d_out)
+    sizes: dict[str, int] = {}
+    named = {"q": (q, "B Hq M Dqk"), "k": (k, "B Hkv N Dqk"), "v": (v, "B Hkv N Dv")}
+    named |= {"out": (out, "B Hq M Dv"), "d_out": (d_out, "B Hq M Dv")}
+    for name, (tensor, letters) in named.items():
+        checks.shape(name, tensor, letters, sizes)
+    checks.heads(sizes["Hq"], sizes["Hkv"])
+    checks.widths("partials_then_sum", sizes["Dqk"], sizes["Dv"], 256, 256)
+    if not isinstance(lse, torch.Tensor) or lse.dtype != torch.float32 or lse.device != q.device:
+        came = getattr(lse, "dtype", type(lse).__name__)
+        raise TypeError(f"lse must be a float32 tensor on {q.device}, as attention returns it, got {came}")
+    checks.shape("lse", lse, "B Hq M", sizes)
+    checks.flag("causal", causal)
+    checks.flag("allow_tf32", allow_tf32)
+    checks.no_gradient("partials_then_sum", q=q, k=k, v=v, out=out, lse=lse, d_out=d_out)
     scale = checks.softmax_scale(scale, q.shape[-1])
+    if MODE == "reference":
+        raise Unsupported("partials_then_sum compares two ways through a kernel, and Triton is not installed")
     checks.runnable(q.dtype, device_of(q).capability)
-    dtype, sign = q.dtype, -1 if scale < 0 else 1
+    dtype, lse = q.dtype, lse.contiguous()
+    sign = 0 if abs(scale) < checks.SMALLEST_SCALE else -1 if scale < 0 else 1
     q, scale = checks.positive_scale(q, scale)
     q, k, v, out, d_out = to_kernel(q, k, v, out, d_out)
     n_q_heads, n_kv_heads, kv_len = q.shape[1], *k.shape[1:3]

@@ -10,7 +10,9 @@ from ._mode import MODE, Unsupported
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 FP8 = torch.float8_e4m3fn
 INTEGERS = (torch.int32, torch.int64)
-LARGEST_SCALE = torch.finfo(torch.float32).max / 2  # kernels multiply it by log2(e), in float32
+# Kernels multiply scores by it in float32: larger ones leave that format, smaller ones are 0 in it.
+LARGEST_SCALE = 1e30
+SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 
 
 def tensors(**named: torch.Tensor) -> None:
@@ -55,17 +57,19 @@ def new_tokens(operation: str, limit: int, **named: tuple[torch.Tensor, str]) ->
     return sizes
 
 
-def cache(named: dict[str, tuple[torch.Tensor, str]], q: torch.Tensor, sizes: dict[str, int], *, fp8: bool = True) -> None:
+def cache(
+    named: dict[str, tuple[torch.Tensor, str]], q: torch.Tensor, sizes: dict[str, int], *, fp8: bool = True, q_name: str = "q"
+) -> None:
     """Tensors of a cache, each with its letters, all in the dtype of q or, with ``fp8``, all in 8 bits."""
     first_name, (first, _) = next(iter(named.items()))
     for name, (tensor, letters) in named.items():
         _dense(name, tensor, (*FLOATS, FP8), "float16, bfloat16, float32 or float8_e4m3fn")
         if tensor.dtype != q.dtype and not (fp8 and tensor.dtype == FP8):
             wanted = f"{_short(q.dtype)}{' or float8_e4m3fn' if fp8 else ''}"
-            raise TypeError(f"{name} is {_short(tensor.dtype)} but q is {_short(q.dtype)}: {wanted} is wanted")
+            raise TypeError(f"{name} is {_short(tensor.dtype)} but {q_name} is {_short(q.dtype)}: {wanted} is wanted")
         if tensor.dtype != first.dtype:
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
-        _together(name, tensor, "q", q)
+        _together(name, tensor, q_name, q)
         shape(name, tensor, letters, sizes)
         if tensor.dtype == FP8:
             byte_pairs(name, tensor)
@@ -180,9 +184,9 @@ def softmax_scale(scale: float | None, head_dim_qk: int | None) -> float:
 
 def positive_scale(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
     """The same scores with a positive scale: the kernels multiply after they took the largest score."""
-    if scale > 0:
+    if scale >= SMALLEST_SCALE:
         return q, scale
-    return (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
+    return (-q, -scale) if scale <= -SMALLEST_SCALE else (q * 0.0, 1.0)
 
 
 def flag(name: str, value: bool) -> None:
@@ -197,8 +201,8 @@ def positive(name: str, number: int | None) -> None:
         return
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name} must be an integer or None, got {type(number).__name__}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
+    if not 1 <= number < 2**31:
+        raise ValueError(f"{name} must be at least 1 and below 2**31, got {number}")
 
 
 def lengths(seq_lens: torch.Tensor | None, batch: int, device: torch.device) -> None:

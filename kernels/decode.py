@@ -135,6 +135,7 @@ def launch(
     if validate or not q.is_cuda:
         checks.length_values(seq_lens, capacity)
         checks.table_values(block_table, seq_lens, page_size, len(k))
+        work_list.check_values(bounds, slots, seq_lens, capacity)
 
     out_dtype = q.dtype
     q, k, v = to_kernel(q, k, v)
@@ -160,6 +161,8 @@ def launch(
     tile, num_splits = planned.tile, planned.num_splits
     out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)
     lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
+    programs = planned.programs if bounds is None else (len(bounds) - 1) * planned.row_tiles
+    checks.launchable(programs)
     # Partial results: a split of every sequence each, or as many as shares and sequences can meet.
     n_slots = num_splits * batch if bounds is None else len(bounds) - 1 + batch
     merged = num_splits > 1 or bounds is not None
@@ -184,14 +187,11 @@ def launch(
     )  # fmt: skip
     with launching(q):
         if bounds is None:
-            checks.launchable(planned.programs)
-            decode_kernel[(planned.programs,)](
+            decode_kernel[(programs,)](
                 q, q_tail, cache, seq_lens, partial_out, partial_lse, *strides,
                 scale * LOG2_E, batch, capacity, n_kv_heads, group_size, q_len, num_splits, **options,
             )  # fmt: skip
         else:
-            programs = (len(bounds) - 1) * planned.row_tiles
-            checks.launchable(programs)
             work_list.work_kernel[(programs,)](
                 q, q_tail, cache, seq_lens, bounds, partial_out, partial_lse, *strides,
                 scale * LOG2_E, capacity, n_kv_heads, group_size, q_len, **options,

@@ -53,8 +53,8 @@ def mla_decode(
     Source: DeepSeek-V2 (2405.04434), section 2.1.2.
     """
     sizes = checks.new_tokens("mla_decode", MAX_Q_LEN, q_latent=(q_latent, "d_c"), q_rope=(q_rope, "d_r"))
-    checks.cache({"latent": (latent, "B L d_c")}, q_latent, sizes)
-    checks.cache({"k_rope": (k_rope, "B L d_r")}, q_latent, sizes, fp8=False)
+    checks.cache({"latent": (latent, "B L d_c")}, q_latent, sizes, q_name="q_latent")
+    checks.cache({"k_rope": (k_rope, "B L d_r")}, q_latent, sizes, fp8=False, q_name="q_latent")
     checks.scales({"latent_scale": (latent_scale, "B L")}, latent, sizes)
     checks.heads(sizes["Hq"], 1)
     checks.mla_widths("mla_decode", sizes["d_c"], sizes["d_r"])
@@ -103,8 +103,8 @@ def paged_mla_decode(
     Returns, raises: as ``mla_decode``.
     """
     sizes = checks.new_tokens("paged_mla_decode", MAX_Q_LEN, q_latent=(q_latent, "d_c"), q_rope=(q_rope, "d_r"))
-    checks.cache({"latent_pages": (latent_pages, "n_pages P d_c")}, q_latent, sizes)
-    checks.cache({"k_rope_pages": (k_rope_pages, "n_pages P d_r")}, q_latent, sizes, fp8=False)
+    checks.cache({"latent_pages": (latent_pages, "n_pages P d_c")}, q_latent, sizes, q_name="q_latent")
+    checks.cache({"k_rope_pages": (k_rope_pages, "n_pages P d_r")}, q_latent, sizes, fp8=False, q_name="q_latent")
     checks.scales({"latent_scale": (latent_scale, "n_pages P")}, latent_pages, sizes)
     checks.heads(sizes["Hq"], 1)
     checks.mla_widths("paged_mla_decode", sizes["d_c"], sizes["d_r"])

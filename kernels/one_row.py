@@ -39,7 +39,7 @@ def one_row_kernel(
 
         scores = tl.sum(q_row * k_tile, 1, keep_dims=True)
         scores = tl.where(in_cache, scores, float("-inf"))
-        m, l, rescale, p = online_softmax.weigh(m, l, tl.trans(scores), scale_log2, True)
+        m, l, rescale, p = online_softmax.weigh(m, l, tl.trans(scores), scale_log2)
         acc = acc * rescale[:, None] + tl.sum(tl.trans(p) * v_tile, 0, keep_dims=True)
 
     result, result_lse = online_softmax.finish(m, l, acc)

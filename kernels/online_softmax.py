@@ -25,17 +25,15 @@ def begin(ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def weigh(m, l, scores, scale_log2, MASKED: tl.constexpr):
-    """Take in the scores of one tile, [ROWS, BLOCK_N], not yet scaled; with MASKED they are -inf where hidden.
+def weigh(m, l, scores, scale_log2):
+    """Take in the scores of one tile, [ROWS, BLOCK_N], not yet scaled, -inf where hidden.
 
     Returns the new m and l, the factor [ROWS] that rescales an older acc, and the tile's weights [ROWS, BLOCK_N]. The scale
     has to be positive: then the largest score stays the largest, and scaling and shifting are one multiply-add.
     """
     m_new = tl.maximum(m, tl.max(scores, 1) * scale_log2)
-    shift = m_new
-    if MASKED:
-        # A row that still has no key keeps m = -inf; shifting by it would compute -inf - -inf.
-        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    # A row that still has no key keeps m = -inf; shifting by it would compute -inf - -inf.
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     rescale = tl.exp2(m - shift)
     p = tl.exp2(scores * scale_log2 - shift[:, None])
     return m_new, l * rescale + tl.sum(p, 1), rescale, p

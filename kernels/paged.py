@@ -126,8 +126,12 @@ def paging(
         raise TypeError(f"work must be a WorkList or None, got {type(work).__name__}")
     if num_splits is not None:
         raise ValueError(f"a work list decides the intervals: num_splits must be None with it, got {num_splits}")
-    if len(work.slots) != sizes["B"] or work.slots.device != device:
-        raise ValueError(
-            f"work was made for {len(work.slots)} sequences on {work.slots.device}, but q has {sizes['B']} on {device}"
-        )
+    for name, tensor, first in (("bounds", work.bounds, None), ("slots", work.slots, sizes["B"])):
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.int32 or not tensor.is_contiguous():
+            raise TypeError(f"work.{name} must be a contiguous int32 tensor, as plan_work makes it")
+        if tensor.dim() != 2 or tensor.shape[1] != 2 or tensor.device != device or first not in (None, len(tensor)):
+            raise ValueError(
+                f"work was made for another batch: work.{name} is {list(tensor.shape)} on {tensor.device}, "
+                f"but q has B = {sizes['B']} on {device}"
+            )
     return work.bounds, work.slots

@@ -212,9 +212,8 @@ def copy(x: Tensor, *, block: int = 1024) -> Tensor:
 
 
 def softmax(x: Tensor) -> Tensor:
-    """exp(x - largest) / total over the last axis of x [R, N]; a row of -inf gives zeros."""
-    weights, lse = x.double(), torch.logsumexp(x.double(), -1, keepdim=True)
-    return torch.where(lse == -torch.inf, 0.0, torch.exp(weights - lse))
+    """exp(x - largest) / total over the last axis of x [R, N]; a row of -inf gives zeros, one with +inf or NaN gives NaN."""
+    return torch.where((x == -torch.inf).all(-1, keepdim=True), 0.0, torch.softmax(x.double(), -1))
 
 
 def softmax_three_passes(x: Tensor, *, block: int = 1024) -> Tensor:

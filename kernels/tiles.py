@@ -97,9 +97,10 @@ def decode_rows(rows: int, head_dim_v: int, itemsize: int, capability: tuple[int
         return FLOAT32.rows
     if pad(head_dim_v) <= 256:
         return min(pad(rows), max(MIN_DOT, 8192 // pad(head_dim_v)))
-    # MLA's many heads are worth a large tile: they share every key. Hopper's tensor cores read keys in place; elsewhere, and in
-    # 8 bits, keys pass through the registers and crowd them.
-    return min(pad(rows), 64 if itemsize > 1 and capability[0] == 9 else 32)
+    # MLA's many heads are worth a large tile: they share every key. Hopper's tensor cores read keys in place; elsewhere keys
+    # pass through the registers and crowd them, and 8-bit keys do so twice as they become 16.
+    in_place = 2 if capability[0] == 9 else 1
+    return min(pad(rows), (32 if itemsize > 1 else 16) * in_place)
 
 
 def decode_tile(
@@ -129,7 +130,8 @@ def decode_tile(
     tile_rows = decode_rows(rows, head_dim_v, itemsize, capability)
     accumulator = tile_rows * pad(head_dim_v)
     # A program keeps its bytes in flight by itself: two or three large tiles, or a short walk would be over before they flow.
-    wide = pad(head_dim_v) > 256 and (itemsize > 1 or page_size is not None or tile_rows > MIN_DOT)
+    hopper_fp8 = itemsize == 1 and capability[0] == 9 and page_size is None and tile_rows == MIN_DOT
+    wide = pad(head_dim_v) > 256 and not hopper_fp8
     block_n = 128 if tokens >= 2048 and not wide else 64
     # Or the accumulators crowd the registers.
     num_warps = 4 if accumulator * (2 if itemsize == 1 else 1) <= 8192 and tile_rows < 64 else 8

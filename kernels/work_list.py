@@ -23,7 +23,7 @@ from .tiles import decode_rows
 WORK_UNIT: tl.constexpr = tl.constexpr(128)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WorkList:
     """Who does what in a decode step over a ragged batch; made by ``plan_work``, for any layer of that step.
 
@@ -123,6 +123,15 @@ def _(seq_lens, capacity, shares):
     return seq_lens.new_empty(shares + 1, 2, dtype=torch.int32), seq_lens.new_empty(len(seq_lens), 2, dtype=torch.int32)
 
 
+def check_values(bounds: torch.Tensor | None, slots: torch.Tensor | None, seq_lens: torch.Tensor, capacity: int) -> None:
+    """The list is the one of these lengths and this capacity. Reads values, as ``checks.length_values`` does."""
+    if bounds is None:
+        return
+    wanted = _plan_work(seq_lens, capacity, len(bounds) - 1)
+    if not (torch.equal(bounds, wanted[0]) and torch.equal(slots, wanted[1])):
+        raise ValueError("work was made for other lengths or another capacity than seq_lens and block_table have: plan it anew")
+
+
 def plan_work(
     seq_lens: torch.Tensor,
     n_q_heads: int,
@@ -150,9 +159,17 @@ def plan_work(
     if not isinstance(seq_lens, torch.Tensor) or seq_lens.dim() != 1:
         raise TypeError(f"seq_lens must be an int32 tensor [B], got {getattr(seq_lens, 'shape', type(seq_lens).__name__)}")
     checks.lengths(seq_lens, len(seq_lens), seq_lens.device)
-    checks.heads(n_q_heads, n_kv_heads)
-    for name, value in (("head_dim_v", head_dim_v), ("capacity", capacity + 1), ("q_len", q_len), ("shares", shares)):
+    named = {"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim_v": head_dim_v, "q_len": q_len}
+    for name, value in named.items():
+        if value is None:
+            raise TypeError(f"{name} must be an integer, got None")
         checks.positive(name, value)
+    checks.positive("shares", shares)
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or not 0 <= capacity < 2**31:
+        raise ValueError(f"capacity must be an integer from 0 to below 2**31, got {capacity!r}")
+    checks.heads(n_q_heads, n_kv_heads)
+    if dtype not in (*checks.FLOATS, checks.FP8):
+        raise TypeError(f"dtype must be float16, bfloat16, float32 or float8_e4m3fn, got {dtype!r}")
     if MODE == "reference":
         raise Unsupported("a work list steers a kernel, and Triton is not installed: leave work out")
     checks.placed("seq_lens", seq_lens)

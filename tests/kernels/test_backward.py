@@ -391,3 +391,30 @@ def test_lengths_compile_nothing_new(random):
     for n in range(1, 131):
         gradients(*problem(random, n % 3 + 1, 4, 2, n, n, 64, 64, torch.float16), causal=True)
     assert variants() - before <= 9  # three kernels, each with at most three forms of stride
+
+
+def test_partials_refuse_what_attention_refuses(random):
+    q, k, v, d_out = problem(random, 1, 4, 2, 5, 6, 8, 8)
+    out, lse = kernels.attention(q, k, v)
+    for words, arguments in [
+        (r"k must have shape \[B, Hkv, N, Dqk\] with Dqk = 8", (q, k[..., :4], v, out, lse, d_out)),
+        (r"v must have shape .* with N = 6", (q, k, v[:, :, :3], out, lse, d_out)),
+        (r"out must have shape .* with Hq = 4", (q, k, v, out[:, :2], lse, d_out)),
+        (r"d_out must have shape .* with Dv = 8", (q, k, v, out, lse, d_out[..., :4])),
+        (r"lse must have shape .* with Hq = 4", (q, k, v, out, lse[:, :1], d_out)),
+        ("lse must be a float32 tensor", (q, k, v, out, lse.half(), d_out)),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=words):
+            partials_then_sum(*arguments)
+    with pytest.raises(kernels.Unsupported, match="q requires a gradient"):
+        partials_then_sum(q.clone().requires_grad_(), k, v, out, lse, d_out)
+
+
+def test_partials_of_any_scale_and_any_strides_of_lse(random):
+    q, k, v, d_out = problem(random, 1, 4, 2, 5, 6, 8, 8)
+    for scale in (0.0, -0.3, 0.3):
+        out, lse = kernels.attention(q, k, v, scale=scale)
+        wanted = gradients(q, k, v, d_out, scale=scale)
+        scattered = lse.transpose(1, 2).contiguous().transpose(1, 2)
+        for mine, other in zip(partials_then_sum(q, k, v, out, scattered, d_out, scale=scale), wanted, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)

@@ -288,3 +288,27 @@ def test_refusals(random, device):
 def test_lengths_outside_the_cache_are_refused(random, device, values):
     with pytest.raises(ValueError, match="seq_lens must lie between 0 and the cache's 7 tokens"):
         kernels.decode(random(2, 4, 16), random(2, 2, 7, 16), random(2, 2, 7, 16), lens(device, *values))
+
+
+def test_a_scale_that_vanishes_in_float32_is_zero(random):
+    """Also with a mask, where hidden scores of -inf would meet it."""
+    q, k, v = random(1, 2, 16), random(1, 1, 70, 16), random(1, 1, 70, 16)
+    for scale in (0.0, 1e-46, -1e-46, 1e-300):
+        out, lse = kernels.decode(q, k, v, scale=scale)
+        torch.testing.assert_close(out, v.mean(2).expand_as(out), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(lse, torch.full_like(lse, math.log(70)))
+    with pytest.raises(ValueError, match="scale must be finite and below"):
+        kernels.decode(q, k, v, scale=1e38)
+
+
+@pytest.mark.parametrize("context_len", [3, 64, 128, 200])
+def test_scores_of_minus_infinity_are_hidden_keys(device, context_len):
+    """Wherever they lie: in a tile with a mask or in one without."""
+    k = torch.full((1, 1, context_len, 2), -math.inf, device=device)
+    v = torch.ones(1, 1, context_len, 2, device=device)
+    out, lse = kernels.decode(torch.ones(1, 1, 2, device=device), k, v)
+    assert (out == 0).all() and (lse == -math.inf).all()
+    k[0, 0, -1] = 1.0
+    out, lse = kernels.decode(torch.ones(1, 1, 2, device=device), k, v)
+    torch.testing.assert_close(out, torch.ones_like(out))
+    torch.testing.assert_close(lse, torch.full_like(lse, 2**0.5))

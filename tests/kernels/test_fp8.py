@@ -86,7 +86,7 @@ def test_every_number_of_the_format(device):
         one = rolled[j].view(1, 1, 1, 8)
         out, _ = kernels.decode(torch.zeros(1, 1, 8, device=device), one, one, k_scale=ones, v_scale=ones)
         assert torch.equal(out.flatten(), one.float().flatten())
-    q = torch.eye(8, device=device)[None, :, :]
+    q = torch.eye(8, device=device)[None]
     k, v = rolled[None, None], torch.zeros_like(rolled)[None, None]
     for j in (0, 40, 120, 200):
         _, lse = kernels.decode(q, k[:, :, j : j + 1], v[:, :, j : j + 1], scale=1.0, k_scale=ones, v_scale=ones)
@@ -156,16 +156,6 @@ def test_scales_of_any_sign(random, device, cache, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_large_value_that_nobody_looks_at(random, device, cache, dtype):
-    """Its weight is nothing, and its scale, a thousand times the others', must not push theirs out of 16 bits."""
-    k, v, k_scale, v_scale = cache(1, 1, 40, 32, 32)
-    q = random(1, 4, 32, dtype=dtype).abs() + 1
-    k[:, :, 5] = torch.full((32,), -100.0, device=device).to(FP8)
-    v_scale[:, :, 5] = 1000
-    compare(q, k, v, k_scale, v_scale)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1000.0])
 def test_queries_of_any_size(random, device, cache, size, dtype):
     """Queries meet 8-bit keys in float16, which neither the smallest nor the largest of them may fall out of."""
@@ -211,10 +201,10 @@ def test_dead_slots_may_hold_anything(random, device, cache):
 
 def mla_compare(q_latent, q_rope, latent, k_rope, latent_scale, seq_lens, num_splits=1, page_size=16):
     """Contiguous, and in pages with a work list."""
-    options = {"scale": 0.1, "latent_scale": latent_scale}
+    options = {"scale": 0.04, "latent_scale": latent_scale}
     wanted = reference.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, **options)
     full = dequantised(latent, latent_scale, q_latent.dtype)[:, None]
-    theirs = peer(torch.cat([q_latent, q_rope], -1), torch.cat([full, k_rope[:, None]], -1), full, seq_lens, 0.1)
+    theirs = peer(torch.cat([q_latent, q_rope], -1), torch.cat([full, k_rope[:, None]], -1), full, seq_lens, 0.04)
     got = kernels.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, **options, num_splits=num_splits)
     assert_state(got, wanted, q_latent, theirs)
     table, *pages, options["latent_scale"] = scatter(seq_lens, page_size, latent, k_rope, latent_scale)
@@ -386,3 +376,18 @@ def test_older_gpus_say_so(random, device, cache, monkeypatch):
     ):
         with pytest.raises(kernels.Unsupported, match="float8_e4m3fn needs compute capability 8.9, this GPU has 8.6"):
             call()
+
+
+@pytest.mark.parametrize("ratio", [1e3, 1e5, 1e7])
+def test_a_large_scale_without_weight_hides_no_small_one(device, ratio):
+    """One token of large values that nobody looks at, among tokens of small ones, in one tile."""
+    q = torch.zeros(1, 1, 16, dtype=torch.float16, device=device)
+    q[..., 0] = 1
+    k = torch.zeros(1, 1, 4, 16, device=device)
+    k[0, 0, 0, 0] = -60
+    v = torch.linspace(-448, 448, 64, device=device).view(1, 1, 4, 16).to(torch.float8_e4m3fn)
+    scales = {"k_scale": torch.ones(1, 1, 4, device=device), "v_scale": torch.full((1, 1, 4), 1e-3, device=device)}
+    scales["v_scale"][..., 0] *= ratio
+    out, _ = kernels.decode(q, k.to(torch.float8_e4m3fn), v, scale=1.0, **scales)
+    wanted, _ = reference.decode(q, k.to(torch.float8_e4m3fn), v, scale=1.0, **scales)
+    assert (out.double() - wanted).norm() <= 2e-3 * wanted.norm()

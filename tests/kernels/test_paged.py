@@ -49,9 +49,11 @@ def test_several_new_tokens(random, device, q_len, dtype):
     assert out.shape == (4, q_len, 3, 16) and lse.shape == (4, q_len, 3)
 
 
-@pytest.mark.parametrize("num_splits", [None, 2, 5])
-def test_splits(random, device, num_splits):
-    compare(random(2, 5, 16), random(2, 1, 100, 16), random(2, 1, 100, 16), lens(device, 3, 97), 10, num_splits=num_splits)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("num_splits", [2, 5])
+def test_splits(random, device, num_splits, dtype):
+    q, k, v = (random(*shape, dtype=dtype) for shape in ((2, 5, 16), (2, 1, 100, 16), (2, 1, 100, 16)))
+    compare(q, k, v, lens(device, 3, 97), 10, num_splits=num_splits)
 
 
 @pytest.mark.parametrize(("n_q_heads", "n_kv_heads"), [(14, 2), (71, 1), (6, 6)])

@@ -94,5 +94,5 @@ def test_compiled_kernels_fit(sm):
     assert len(cases) == 26 + 3 * (sm >= 80) + 4 * (sm >= 89)
     for case in cases:
         assert case["shared"] <= case["limit"], case
-        # Spilled outside the loops. dK and dV at 192/128 were measured: the tile that spills nothing takes longer.
-        assert case["stack"] <= (320 if case["case"] == "gradients 192/128" else 160), case
+        # Spilled around the loops, not in them. Hopper's tiles were measured, and those that spill nothing were slower.
+        assert case["stack"] <= (320 if sm == 90 else 160), case

@@ -197,7 +197,10 @@ def test_refusals(random, device):
         (ValueError, "multiple of the KV heads", {"n_q_heads": 5}),
         (ValueError, "head_dim_v must be at least 1", {"head_dim_v": 0}),
         (TypeError, "head_dim_v must be an integer", {"head_dim_v": 16.0}),
-        (ValueError, "capacity", {"capacity": -1}),
+        (TypeError, "n_kv_heads must be an integer", {"n_kv_heads": None}),
+        (TypeError, "q_len must be an integer", {"q_len": None}),
+        (ValueError, "capacity must be an integer from 0 to below .*, got -1", {"capacity": -1}),
+        (ValueError, "capacity must be an integer .*, got None", {"capacity": None}),
         (ValueError, "q_len must be at least 1", {"q_len": 0}),
         (ValueError, "shares must be at least 1", {"shares": 0}),
         (TypeError, "shares must be an integer", {"shares": 2.0}),
@@ -207,16 +210,32 @@ def test_refusals(random, device):
 
     q, pages, table = random(2, 4, 16), random(6, 8, 2, 16), lens(device, 0, 1, 2, 3, 4, 5).view(2, 3)
     work = make(shares=2)
-    elsewhere = kernels.WorkList(work.bounds.to("meta"), work.slots.to("meta"))
-    for words, options in [
-        ("work was made for 3 sequences on .*, but q has 2", {"work": make(lens(device, 1, 2, 3))}),
-        ("work was made for 2 sequences on meta", {"work": elsewhere}),
-        ("num_splits must be None with it, got 2", {"work": work, "num_splits": 2}),
+    for error, words, options in [
+        (ValueError, r"work.slots is \[3, 2\] on .*, but q has B = 2", {"work": make(lens(device, 1, 2, 3))}),
+        (ValueError, "work.bounds is .* on meta", {"work": kernels.WorkList(work.bounds.to("meta"), work.slots)}),
+        (ValueError, "work.slots is .* on meta", {"work": kernels.WorkList(work.bounds, work.slots.to("meta"))}),
+        (TypeError, "work.bounds must be a contiguous int32", {"work": kernels.WorkList(work.bounds.long(), work.slots)}),
+        (TypeError, "work.slots must be a contiguous int32", {"work": kernels.WorkList(work.bounds, work.slots.T)}),
+        (ValueError, "num_splits must be None with it, got 2", {"work": work, "num_splits": 2}),
     ]:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(error, match=words):
             kernels.paged_decode(q, pages, pages, table, lengths, **options)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(error, match=words):
             kernels.paged_mla_decode(q, q, pages[:, :, 0], pages[:, :, 0], table, lengths, scale=1.0, **options)
+
+
+def test_a_list_of_other_lengths_is_refused_on_request(random, device):
+    """It would leave tokens out. On a CPU it is always compared with the lengths, on a GPU when asked."""
+    q, pages, table = random(2, 4, 16), random(6, 128, 2, 16), lens(device, 0, 1, 2, 3, 4, 5).view(2, 3)
+    work = kernels.plan_work(lens(device, 129, 1), 4, 2, 16, q.dtype, capacity=384, shares=2)
+    kernels.paged_decode(q, pages, pages, table, lens(device, 129, 1), work=work, validate=True)
+    for options in ({"validate": True}, *([] if COMPILED else [{}])):
+        with pytest.raises(ValueError, match="work was made for other lengths"):
+            kernels.paged_decode(q, pages, pages, table, lens(device, 128, 129), work=work, **options)
+        with pytest.raises(ValueError, match="work was made for other lengths"):
+            kernels.paged_mla_decode(
+                q, q, pages[:, :, 0], pages[:, :, 1], table, lens(device, 1, 129), scale=1.0, work=work, **options
+            )
 
 
 @pytest.mark.skipif(not COMPILED, reason="needs a CUDA GPU: graph capture")
@@ -266,3 +285,17 @@ def test_the_host_waits_for_nothing(random, device):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert_same(got, wanted)
+
+
+def test_a_list_of_other_lengths_or_capacity_is_refused(random, device):
+    pages, q = random(32, 16, 2, 16), random(2, 4, 16)
+    table = torch.arange(32, dtype=torch.int32, device=device).view(2, 16)
+    short, long = (torch.tensor(n, dtype=torch.int32, device=device) for n in ([5, 5], [256, 200]))
+
+    def plan(lengths, capacity=256):
+        return kernels.plan_work(lengths, 4, 2, 16, torch.float32, capacity=capacity, shares=4)
+
+    for lengths, work in ((long, plan(short)), (short, plan(long)), (long, plan(long, 128))):
+        with pytest.raises(ValueError, match="work was made for other lengths or another capacity"):
+            kernels.paged_decode(q, pages, pages, table, lengths, work=work, validate=True)
+    kernels.paged_decode(q, pages, pages, table, long, work=plan(long), validate=True)

@@ -114,6 +114,7 @@ def paged_mla_decode(
     named["latent_scale"] = latent_scale
     checks.steering("paged_mla_decode", num_splits, workspace, validate, allow_tf32, **named)
     if MODE == "reference":
+        checks.length_values(seq_lens, block_table.shape[1] * sizes["P"])
         out, lse = reference.paged_mla_decode(
             q_latent, q_rope, latent_pages, k_rope_pages, block_table, seq_lens, scale=scale, latent_scale=latent_scale
         )

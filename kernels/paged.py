@@ -87,6 +87,7 @@ def paged_decode(
     named = {"q": q, "k_pages": k_pages, "v_pages": v_pages, "k_scale": k_scale, "v_scale": v_scale}
     checks.steering("paged_decode", num_splits, workspace, validate, allow_tf32, **named)
     if MODE == "reference":
+        checks.length_values(seq_lens, block_table.shape[1] * sizes["P"])
         out, lse = reference.paged_decode(
             q, k_pages, v_pages, block_table, seq_lens, scale=scale, k_scale=k_scale, v_scale=v_scale
         )

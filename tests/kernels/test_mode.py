@@ -71,6 +71,25 @@ def test_without_triton_the_definitions_answer():
     assert done.stderr.count("Triton is not installed") == 1
 
 
+def test_without_triton_a_decoding_step_answers_too():
+    """Append, then decode, in pages and latents; a length beyond the table is refused there as well."""
+    done = run(
+        WITHOUT_TRITON + "import kernels, torch\n"
+        "pages = torch.zeros(6, 8, 2, 16); table = torch.arange(6).view(2, 3); n = torch.tensor([24, 3])\n"
+        "new = torch.randn(2, 2, 16); kernels.paged_append(new, new, pages, pages.clone(), table, n)\n"
+        "print(torch.equal(pages[2, 7], new[0]), torch.equal(pages[3, 2], new[1]))\n"
+        "out, _ = kernels.paged_decode(torch.randn(2, 4, 16), pages, pages, table, n)\nprint(out.shape)\n"
+        "latent, rope = pages[:, :, 0], pages[:, :, 1, :4]\n"
+        "q, r = torch.randn(2, 3, 16), torch.randn(2, 3, 4)\n"
+        "out, _ = kernels.paged_mla_decode(q, r, latent, rope, table, n, scale=0.2)\nprint(out.shape)\n"
+        "for call in (lambda n: kernels.paged_decode(torch.randn(2, 4, 16), pages, pages, table, n),\n"
+        "             lambda n: kernels.paged_mla_decode(q, r, latent, rope, table, n, scale=0.2)):\n"
+        "    try:\n        call(torch.tensor([25, 3]))\n    except ValueError as e:\n        print('refused')\n"
+    )
+    wanted = ["True True", "torch.Size([2, 4, 16])", "torch.Size([2, 3, 16])", "refused", "refused"]
+    assert done.stdout.split("\n")[:5] == wanted, done.stdout + done.stderr
+
+
 def test_a_copy_of_the_package_is_a_package_of_its_own(tmp_path):
     """Exercises change a copy under another name; both must live in one process, below another package too."""
     shutil.copytree(ROOT / "kernels", tmp_path / "outer" / "kernels_copy", ignore=shutil.ignore_patterns("__pycache__"))

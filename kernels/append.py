@@ -319,10 +319,6 @@ def _check(operation: str, new: dict, caches: dict, scales: dict, seq_lens: torc
         if tensor is not None and any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
             raise ValueError(f"{name} is expanded (a stride is 0): a row to be written needs memory of its own")
 
-    (first_name, (one, _)), (second_name, (other, _)) = caches.items()
-    if one is other:
-        raise ValueError(f"{first_name} and {second_name} are one tensor: each needs memory of its own")
-
     if seq_lens is None:
         raise TypeError("seq_lens must be an int32 tensor [B], got None: it says where the new tokens go")
     checks.lengths(seq_lens, sizes["B"], first.device)

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -82,13 +83,27 @@ def test_a_width_that_fits_nowhere_is_refused_by_name():
         tiles.decode_tile(16, 576, 512, 2, (7, 5), 64 * 1024, 8192)
 
 
-@pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")
-@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_compiled_kernels_fit(sm):
-    """Compiled ahead of time, no such GPU needed: shared memory within the limit, and hardly a register spilled."""
+COMPUTE_CAPABILITIES = [75, 80, 86, 89, 90, 100, 120]
+
+
+@pytest.fixture(scope="module")
+def compilations():
+    """All kernels compiled for each GPU, as many GPUs at a time as there are cores here."""
     program = pathlib.Path(__file__).with_name("ahead_of_time.py")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, program, str(sm)], capture_output=True, text=True, env=environment)
+
+    def compile_all(sm):
+        return subprocess.run([sys.executable, program, str(sm)], capture_output=True, text=True, env=environment)
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(COMPUTE_CAPABILITIES))) as pool:
+        yield {sm: pool.submit(compile_all, sm) for sm in COMPUTE_CAPABILITIES}
+
+
+@pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")
+@pytest.mark.parametrize("sm", COMPUTE_CAPABILITIES)
+def test_compiled_kernels_fit(compilations, sm):
+    """Compiled ahead of time, no such GPU needed: shared memory within the limit, and hardly a register spilled."""
+    done = compilations[sm].result()
     assert done.returncode == 0, done.stderr[-2000:]
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(cases) == 26 + 3 * (sm >= 80) + 4 * (sm >= 89)

@@ -13,6 +13,8 @@ import torch
 
 from . import checks, reference
 from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, triton
+from .decode import as_tokens
+from .paged import by_head
 from .tiles import pad
 
 MAX_WIDTH = 1024
@@ -167,7 +169,7 @@ def append(
         checks.length_values(seq_lens, sizes["L"])
         reference.append(k_new, v_new, k, v, seq_lens, k_scale=k_scale, v_scale=v_scale)
     else:
-        k_new, v_new = (rows if rows.dim() == 4 else rows.unsqueeze(1) for rows in (k_new, v_new))
+        k_new, v_new = as_tokens(k_new), as_tokens(v_new)
         _append(k_new, v_new, k, v, k_scale, v_scale, None, seq_lens, validate)
 
 
@@ -203,11 +205,9 @@ def paged_append(
         checks.length_values(seq_lens, sizes["P"] * block_table.shape[1])
         reference.paged_append(k_new, v_new, k_pages, v_pages, block_table, seq_lens, k_scale=k_scale, v_scale=v_scale)
     else:
-        k_new, v_new = (rows if rows.dim() == 4 else rows.unsqueeze(1) for rows in (k_new, v_new))
-        k_scale, v_scale = (s if s is None else s.transpose(1, 2) for s in (k_scale, v_scale))
-        _append(
-            k_new, v_new, k_pages.transpose(1, 2), v_pages.transpose(1, 2), k_scale, v_scale, block_table, seq_lens, validate
-        )
+        k_new, v_new = as_tokens(k_new), as_tokens(v_new)
+        k_scale, v_scale = by_head(k_scale), by_head(v_scale)
+        _append(k_new, v_new, by_head(k_pages), by_head(v_pages), k_scale, v_scale, block_table, seq_lens, validate)
 
 
 def mla_append(

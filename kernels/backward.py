@@ -42,6 +42,11 @@ class Widths(NamedTuple):
     padded_tail: int  # 1 where there is no tail: no tile has 0 columns
     padded_v: int
 
+    @property
+    def columns(self) -> int:
+        """Padded columns of one row of q or k and one of v: what the tiles hold."""
+        return self.padded_head + (self.padded_tail if self.tail else 0) + self.padded_v
+
 
 @triton.jit
 def load_tile(base, start, rows, row_stride, column_stride, WIDTH: tl.constexpr, PADDED: tl.constexpr):
@@ -388,8 +393,7 @@ def _dq(q, k, v, d_out, terms, dq, causal: bool, scale: float, allow_tf32: bool)
 
 def _tiles(q: torch.Tensor, v: torch.Tensor) -> tuple[Tile, Tile]:
     device, widths = device_of(q), widths_of(q.shape[-1], v.shape[-1])
-    columns = widths.padded_head + (widths.padded_tail if widths.tail else 0) + widths.padded_v
-    return backward_tile(columns, q.element_size(), device.capability, device.shared_memory)
+    return backward_tile(widths.columns, q.element_size(), device.capability, device.shared_memory)
 
 
 def _launch(kernel, programs, n_heads, tile, inputs, contiguous, causal, scale, allow_tf32) -> None:

@@ -22,7 +22,6 @@ from .timing import copies_beyond_cache
 ALLOWANCE = {"bfloat16": 8e-3, "float16": 1e-3}
 LSE_ALLOWANCE = 1e-3  # the log-sum-exp is float32 arithmetic over exact inputs
 REFERENCE_BYTES = 2**30  # what the definition holds at a time, in float64
-LARGEST_FLOAT8 = 448.0  # e4m3fn
 
 Part = tuple[int, slice, slice]  # a sequence, some of its KV heads, and their query heads
 
@@ -176,8 +175,7 @@ def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [copies, …, D] in 8 bits and a scale for each row: its largest element becomes the largest that 8 bits hold."""
     stored, scale = torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(x.shape[:-1], dtype=torch.float32)
     for i, one in enumerate(x):  # a copy at a time, for its float32 form is four times as large as the result
-        scale[i] = one.abs().amax(-1).float() / LARGEST_FLOAT8
-        stored[i] = (one.float() / scale[i].unsqueeze(-1)).to(stored.dtype)
+        stored[i], scale[i] = reference.quantise(one)
     return stored, scale
 
 

@@ -1,11 +1,11 @@
 """Ours against the best peer, workload by workload, and the goals that this version set out to reach."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 
 from . import plans
-from .recordings import Recording
+from .recordings import Recording, fastest
 from .shapes import Shape
 
 DTYPE = "bfloat16"
@@ -23,11 +23,11 @@ class Entry:
 
     @property
     def ours(self) -> dict | None:
-        return _fastest(row for row in self.rows if row["operation"] == self.shape.operation)
+        return fastest(row for row in self.rows if row["operation"] == self.shape.operation)
 
     @property
     def peer(self) -> dict | None:
-        return _fastest(row for row in self.rows if row["operation"] in PEERS)
+        return fastest(row for row in self.rows if row["operation"] in PEERS)
 
     @property
     def result(self) -> str:
@@ -69,12 +69,8 @@ class Entry:
     def peer_ratio(self, **fields: object) -> float | None:
         """Our time over that of the fastest peer with these fields, as it is printed."""
         rows = (row for row in self.rows if row["operation"] in PEERS and all(row[key] == v for key, v in fields.items()))
-        peer = _fastest(rows)
+        peer = fastest(rows)
         return round(self.ours["median_s"] / peer["median_s"], 2) if self.ours and peer else None
-
-
-def _fastest(rows: Iterable[dict]) -> dict | None:
-    return min((row for row in rows if row["status"] == "ok"), key=lambda row: row["median_s"], default=None)
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,7 @@ def is_peer(point: Point) -> bool:
 
 def queries(shape: Shape, x: Inputs) -> torch.Tensor:
     """q as [B, Hq, M, D]."""
-    if not shape.decodes:
-        return x["q"]
-    return x["q"].transpose(1, 2) if shape.q_len > 1 else x["q"].unsqueeze(2)
+    return by_head(shape, x["q"]) if shape.decodes else x["q"]
 
 
 def by_head(shape: Shape, x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ shown without ``Recording.label``.
 import difflib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -172,7 +173,7 @@ class Recording:
 
     def fastest(self, **equal: object) -> dict | None:
         """The fastest row that succeeded among those with these fields; None if there is none. Fields as in ``select``."""
-        return min(self.select(**equal, status="ok"), key=lambda row: row["median_s"], default=None)
+        return fastest(self.select(**equal))
 
     def select(self, **equal: object) -> list[dict]:
         """Rows whose fields equal the given values, e.g. ``select(operation='decode', batch=1, status='ok')``.
@@ -187,6 +188,11 @@ class Recording:
                     f"(fields: {', '.join(ROW)})"
                 )
         return [row for row in self.rows if all(row[key] == value for key, value in equal.items())]
+
+
+def fastest(rows: Iterable[dict]) -> dict | None:
+    """The fastest of the rows that succeeded; None if none did."""
+    return min((row for row in rows if row["status"] == "ok"), key=lambda row: row["median_s"], default=None)
 
 
 def load(path: str | Path) -> Recording:

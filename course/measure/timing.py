@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ def prepare(calls: Callable[[], object] | Sequence[Callable[[], object]], method
     if method == "events":
         return Sample(lambda: _run(calls), len(calls), "events")
     try:
-        return replace(_captured(calls), keeps=calls)
+        return _captured(calls)
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -191,9 +191,8 @@ def _captured(calls: Sequence[Callable[[], object]]) -> Sample:
     passes = math.ceil(MIN_RUN_S / _pace(Sample(graph.replay, len(calls), "graph")))
     if passes > 1:
         del graph  # and its memory, before the longer one takes as much
-        calls = list(calls) * passes
-        graph = _capture(calls)
-    return Sample(graph.replay, len(calls), "graph")
+        graph = _capture(list(calls) * passes)
+    return Sample(graph.replay, len(calls) * passes, "graph", keeps=calls)
 
 
 def _capture(calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:

@@ -217,8 +217,7 @@ def backward_on(sm, kind, head_dim_qk, head_dim_v):
     """The kernel of dK and dV, then that of dQ; what either needs most."""
     limit = SHARED_MEMORY[sm] * 1024
     widths = backward.widths_of(head_dim_qk, head_dim_v)
-    columns = widths.padded_head + (widths.padded_tail if widths.tail else 0) + widths.padded_v
-    dkdv, dq = tiles.backward_tile(columns, FORMATS[kind], (sm // 10, sm % 10), limit)
+    dkdv, dq = tiles.backward_tile(widths.columns, FORMATS[kind], (sm // 10, sm % 10), limit)
     strides = ("i32", "i32", "constexpr", ONE)
     needs = []
     for kernel, tile, outputs in ((backward.dkdv_kernel, dkdv, ("dk", "dv")), (backward.dq_kernel, dq, ("dq",))):

@@ -48,7 +48,7 @@ def test_bootstrap_is_the_one_text(path, code):
 
 
 def test_title_carries_the_number_of_the_file(path, notebook):
-    number = path.stem.split("_")[0].lstrip("0") or "0"
+    number = path.stem.split("_")[0].lstrip("0").upper().replace("B", "b") or "0"  # 4, 3b, P1
     assert notebook.cells[0].source.startswith(f"# {number} ")
 
 

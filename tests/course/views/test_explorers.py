@@ -8,11 +8,10 @@ import re
 import pytest
 
 from course import costs, views
-from course.views import explorers
+from course.views.explorers import base, bytes_per_step
 
 vl_convert = pytest.importorskip("vl_convert")
 
-NAMES = ("bytes_per_step", "roofline", "decode_time", "programs_and_traffic")
 # Dataset whose rows, after the transforms of the first layer that uses it, are compared with Explorer.expected.
 COMPARED = {
     "bytes_per_step": "steps",
@@ -22,7 +21,7 @@ COMPARED = {
 }
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=COMPARED)
 def name(request):
     return request.param
 
@@ -84,7 +83,7 @@ def some(explorer, limit: int) -> list[dict]:
 
 
 def test_size(explorer):
-    for width in ("container", explorers.NOTEBOOK_WIDTH):
+    for width in ("container", base.NOTEBOOK_WIDTH):
         spec = explorer.spec(width)
         assert len(json.dumps(spec, ensure_ascii=False)) < 150_000
         assert sum(len(rows) for rows in spec["datasets"].values()) <= 2_000
@@ -151,7 +150,7 @@ def test_the_chart_says_the_sentence(explorer):
 
 def test_the_sentence_fits_a_phone(explorer):
     said = next(line for line in texts(explorer.spec(320)) if "\n" in line)
-    assert max(len(line) for line in said.split("\n")) * explorers.LETTER <= 320
+    assert max(len(line) for line in said.split("\n")) * base.LETTER <= 320
 
 
 def test_html_holds_spec_picture_and_sentence(explorer):
@@ -178,7 +177,7 @@ def test_the_mime_bundle(explorer, monkeypatch):
 
 
 def test_without_vl_convert_there_is_no_picture_and_no_error(explorer, monkeypatch):
-    monkeypatch.setattr(explorers, "find_spec", lambda module: None)
+    monkeypatch.setattr(base, "find_spec", lambda module: None)
     page = explorer.html()
     assert "<img" not in page and "explorer-sentence" in page
 
@@ -204,7 +203,7 @@ def test_recorded_points_are_the_recording_s(with_recording, recorded):
 def test_the_picture_turns_over():
     rows = {row["users"]: row["cache"] / (row["cache"] + row["weights"]) for row in _share()}
     assert round(rows[1], 2) == 0.07 and round(rows[32], 2) == 0.71
-    assert explorers._equal_at(costs.model("Llama 2 70B"), 32768) == 13
+    assert bytes_per_step._equal_at(costs.model("Llama 2 70B"), 32768) == 13
 
 
 def _share():
@@ -212,11 +211,11 @@ def _share():
     return explorer.expected(**explorer.settings)
 
 
-@pytest.mark.parametrize("name_of_model", explorers.MODELS)
+@pytest.mark.parametrize("name_of_model", bytes_per_step.MODELS)
 @pytest.mark.parametrize("context_len", [512, 131072])
 def test_equal_at_is_the_closest_number_of_users(name_of_model, context_len):
     model = costs.model(name_of_model)
-    users = explorers._equal_at(model, context_len)
+    users = bytes_per_step._equal_at(model, context_len)
 
     def gap(n):
         return abs(model.weight_bytes_read(n) - model.cache_bytes(context_len, n))
@@ -225,9 +224,9 @@ def test_equal_at_is_the_closest_number_of_users(name_of_model, context_len):
 
 
 @pytest.mark.parametrize("writer, plain, values", [
-    (explorers.vega_bytes, lambda x: costs.format_bytes(x, binary=False), [1e3, 999.96e3, 343.6e9, 140e9, 2.75e12, 5.369e8]),
-    (explorers.vega_seconds, costs.format_seconds, [4.369e-7, 1.118e-4, 9.9996e-4, 0.1444, 1.5, 2e-6, 9.99951e-7]),
-    (lambda x: explorers.vega_count(x, "user"), lambda x: explorers.count(x, "user"), [1, 2, 1024]),
+    (base.vega_bytes, lambda x: costs.format_bytes(x, binary=False), [1e3, 999.96e3, 343.6e9, 140e9, 2.75e12, 5.369e8]),
+    (base.vega_seconds, costs.format_seconds, [4.369e-7, 1.118e-4, 9.9996e-4, 0.1444, 1.5, 2e-6, 9.99951e-7]),
+    (lambda x: base.vega_count(x, "user"), lambda x: base.count(x, "user"), [1, 2, 1024]),
 ])  # fmt: skip
 def test_numbers_are_written_as_in_python(writer, plain, values):
     spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.20.1.json", "params": []}
@@ -237,6 +236,6 @@ def test_numbers_are_written_as_in_python(writer, plain, values):
 
 
 def test_a_sentence_is_the_same_template_in_both():
-    expression = explorers.vega_sentence('a "quoted" {x}, {y}', x="1 + 1", y="'z'")
+    expression = base.vega_sentence('a "quoted" {x}, {y}', x="1 + 1", y="'z'")
     spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.20.1.json", "params": []}
     assert evaluate(spec, {}, {"is": expression}, {"values": [{}]}, [])[0]["is"] == 'a "quoted" 2, z'

@@ -3,6 +3,7 @@
 Everything here is computed from shapes; nothing is measured and nothing needs a GPU. Standard library only.
 
     attention    what one layer leaves in the cache, and the products it costs
+    latent       an MLA layer: its parameters, its two forms, and the query tokens at which they cost the same
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
     model_data   published models, with the source of every row
@@ -12,6 +13,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
 
 from .attention import FP8_MLA, Attention, attention_flops, cache_bytes, decode_flops, intensity, linear_intensity
 from .gpu_data import Gpu, gpu, gpus
+from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
 from .prediction import Prediction, fit
 from .roofline import Floor, decode_floors, floor, step_floor
@@ -24,6 +26,7 @@ __all__ = [
     "GiB",
     "Gpu",
     "KiB",
+    "LatentAttention",
     "MiB",
     "Model",
     "Prediction",

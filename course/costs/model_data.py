@@ -12,6 +12,7 @@ from functools import cache
 from . import attention as layer
 from .attention import Attention
 from .checks import finite, whole
+from .latent import LatentAttention
 from .table import Table
 from .units import element_bytes, exact
 
@@ -23,6 +24,7 @@ class Model:
     n_layers                     layers that keep a cache (not those of a hybrid that keep a state of fixed size)
     d_model                      width of the model
     attention                    the shape of each of those layers
+    latent                       for MLA the layer around it, with the widths that a cache does not show; None for the others
     window, n_window_layers      so many of the layers keep a rolling buffer of `window` tokens; None and 0 if none do
     max_context                  longest context of the published configuration, in tokens
     total_params, active_params  all parameters, and those one token uses; None where no source was found
@@ -48,6 +50,7 @@ class Model:
     grade: str
     doubt: str | None = None
     note: str | None = None
+    latent: LatentAttention | None = None
 
     def __str__(self) -> str:
         """The name, followed by ‡ if the row is doubtful."""
@@ -140,6 +143,10 @@ def _made(row: dict) -> Model:
     make = Attention.mla if "latent_dim" in shape else Attention.gqa
     optional = dict.fromkeys(("window", "total_params", "n_experts", "n_active_experts", "read_in"))
     row = optional | {"n_window_layers": 0, "active_params": row.get("total_params")} | row
+    if inner := row.pop("latent", None):
+        n_heads, latent_dim, rope_dim = (shape[key] for key in ("n_q_heads", "latent_dim", "rope_dim"))
+        widths = {"n_heads": n_heads, "latent_dim": latent_dim, "rope_dim": rope_dim}
+        row["latent"] = LatentAttention(row["d_model"], **widths, **inner)
     return Model(**row, attention=make(**shape))
 
 

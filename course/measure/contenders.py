@@ -43,7 +43,13 @@ def calls_of(point: Point, copies: Sequence[Inputs]) -> list[Call]:
 
 
 def is_peer(point: Point) -> bool:
-    return point.operation in PEERS
+    return point.operation in PEERS | FORMS
+
+
+COPIES: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {  # [B, Hkv, N, D] -> [B, Hq, N, D]
+    "repeat_interleave": lambda x, group_size: x.repeat_interleave(group_size, dim=1),
+    "expand": lambda x, group_size: x.unsqueeze(2).expand(-1, -1, group_size, -1, -1).reshape(x.shape[0], -1, *x.shape[2:]),
+}
 
 
 def queries(shape: Shape, x: Inputs) -> torch.Tensor:
@@ -140,6 +146,37 @@ def sdpa(point: Point) -> Contender:
     return contender
 
 
+def copy_heads(point: Point) -> Contender:
+    """Nothing but the copies that 'repeat_sdpa' makes: K and V with each KV head once for every query head of its group."""
+    copy, group_size = COPIES[point.backend], point.shape.group_size
+    return lambda x: lambda: (tuple(copy(x[name], group_size) for name in "kv"), None)
+
+
+def matmul(point: Point) -> Contender:
+    """Attention of one query token in three lines of PyTorch: the heads of a group copied, broadcast, or folded into rows."""
+    shape = point.shape
+    n_kv_heads, group_size, scale = shape.n_kv_heads, shape.group_size, shape.head_dim_qk**-0.5
+
+    def contender(x: Inputs) -> Call:
+        q, k, v = x["q"], x["k"], x["v"]
+
+        def call() -> Answer:
+            if point.backend == "rows":
+                q_rows, keys, values = q.unflatten(1, (n_kv_heads, group_size)), k, v  # [B, Hkv, G, D]
+            elif point.backend == "broadcast":
+                q_rows = q.unflatten(1, (n_kv_heads, group_size)).unsqueeze(3)  # [B, Hkv, G, 1, D]
+                keys, values = k.unsqueeze(2), v.unsqueeze(2)
+            else:
+                q_rows = q.unsqueeze(2)  # [B, Hq, 1, D]
+                keys, values = (COPIES[point.backend](t, group_size) for t in (k, v))
+            weights = ((q_rows * scale) @ keys.transpose(-1, -2)).softmax(-1)
+            return ((weights @ values).reshape(*q.shape[:2], 1, -1),), None
+
+        return call
+
+    return contender
+
+
 @functools.cache
 def _compiled_flex() -> Callable:
     from torch.nn.attention.flex_attention import flex_attention
@@ -173,7 +210,8 @@ def flashinfer(point: Point) -> Contender:
 
 
 PEERS = {"sdpa": sdpa, "repeat_sdpa": sdpa, "flex": flex, "flashinfer": flashinfer}
-CONTENDERS = PEERS | {"partials_then_sum": partial_sums}
+FORMS = {"copy_heads": copy_heads, "matmul": matmul}  # what people write, to learn from; no peer
+CONTENDERS = PEERS | FORMS | {"partials_then_sum": partial_sums}
 
 
 def why_not(error: Exception, warned: Sequence[warnings.WarningMessage] = ()) -> str:

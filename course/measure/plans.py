@@ -5,7 +5,7 @@ Plans depend on nothing but the dtype, so a run that was broken off, or another 
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .. import costs
 from .contenders import BACKENDS, is_peer
@@ -30,12 +30,16 @@ MATMULS = tuple(Limit(name, 2 * MATMUL_SIZE**2) for name in ("matmul burst", "ma
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recording holds: sizes of cold reads in bytes, other limits, and points grouped by shape."""
+    """What a recording holds: sizes of cold reads in bytes, other limits, and points grouped by shape.
+
+    ``method``: how its points are timed, as ``timing.prepare`` has it.
+    """
 
     kind: str
     reads: tuple[int, ...]
     points: tuple[Point, ...]
     limits: tuple[Limit, ...] = ()
+    method: str = field(default="auto", repr=False)
 
     @property
     def by_shape(self) -> dict[Shape, list[Point]]:
@@ -289,4 +293,32 @@ def tokens(dtype: str) -> Plan:
     return _plan("tokens", points, limits=MATMULS[1:])
 
 
-KINDS = {plan.__name__: plan for plan in (reads, decode, paged, mla, prefill, fp8, tokens)}
+def sharing(dtype: str) -> Plan:
+    """What becomes of shared heads in PyTorch: copied, broadcast, folded into rows, handed to a backend; the copies alone."""
+    points: list[Point] = []
+    for batch, context_len in ((1, 8192), (16, 2048), (16, 8192)):
+        for n_kv_heads in (32, 8, 1):
+            shape = Shape(batch, 32, n_kv_heads, context_len, dtype=dtype)
+            points += [ours(shape), Point(shape, "matmul", "rows")]
+            points += [Point(shape, "sdpa", backend) for backend in ("FLASH", "CUDNN")]
+            if shape.group_size > 1:
+                points += [Point(shape, "copy_heads", form) for form in ("repeat_interleave", "expand")]
+                points += [Point(shape, "repeat_sdpa", backend) for backend in ("FLASH", "CUDNN")]
+                points += [Point(shape, "matmul", form) for form in ("broadcast", "repeat_interleave")]
+    return _plan("sharing", points, limits=[Limit("torch copy", costs.GiB)])
+
+
+def eager(dtype: str) -> Plan:
+    """Short calls launched one by one from Python, as in a model without CUDA graphs: who waits for whom."""
+    points: list[Point] = []
+    for context_len in (512, 2048, 8192):
+        for n_kv_heads in (32, 8):
+            shape = Shape(1, 32, n_kv_heads, context_len, dtype=dtype)
+            points += [ours(shape), Point(shape, "sdpa", "FLASH"), Point(shape, "sdpa", "CUDNN")]
+            if shape.group_size > 1:
+                points += [Point(shape, "repeat_sdpa", "FLASH"), Point(shape, "copy_heads", "repeat_interleave")]
+            points.append(Point(shape, "matmul", "rows"))
+    return replace(_plan("eager", points), method="events")
+
+
+KINDS = {plan.__name__: plan for plan in (reads, decode, paged, mla, prefill, fp8, tokens, sharing, eager)}

@@ -47,6 +47,7 @@ METHOD = (
     "work list. An 8-bit cache counts with its scales; 'error' is against the cache as stored, 'cache_error' against it "
     "before rounding. Ragged lengths go from 512 tokens to context_len, evenly spaced on a log scale."
 )
+EAGERLY = " In this recording all calls are launched one by one from Python and timed by 'events'."
 
 
 class ContextLost(RuntimeError):
@@ -166,7 +167,7 @@ def _xor(x: torch.Tensor) -> int:
     return int(np.bitwise_xor.reduce(x.cpu().numpy()))
 
 
-def measure_shape(points: Sequence[Point], machine: Machine) -> Iterator[dict]:
+def measure_shape(points: Sequence[Point], machine: Machine, method: str = "auto") -> Iterator[dict]:
     """Rows of points of one shape. Raises ``ContextLost`` after the row of a point that broke the GPU's context.
 
     A row of status 'failed' is a bug of ours, with its traceback as reason; such a row belongs in no recording.
@@ -177,12 +178,13 @@ def measure_shape(points: Sequence[Point], machine: Machine) -> Iterator[dict]:
         return
     together = [point for point in points if not point.copies_heads]
     for group in ([together] if together else []) + [[point] for point in points if point.copies_heads]:
-        yield from _measure_group(group, bench, machine)
+        yield from _measure_group(group, bench, machine, method)
 
 
-def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine) -> Iterator[dict]:
+def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine, method: str) -> Iterator[dict]:
     shape = bench.shape
-    how = ["events"] if shape.direction == "backward" else []
+    if shape.direction == "backward":
+        method = "events"
     ready: list[tuple[dict, object]] = []
     for point in group:
         result = row(point, machine.device)
@@ -194,7 +196,7 @@ def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine) -> It
                 result |= errors
                 failure = {"status": "wrong", "reason": reason} if reason else {}
             if not failure:
-                sample, failure = attempt(lambda p=point: machine.prepare(bench.calls(p), *how), refusals=refusals)
+                sample, failure = attempt(lambda p=point: machine.prepare(bench.calls(p), method), refusals=refusals)
         except ContextLost as lost:
             yield {**result, "status": "unsupported", "reason": str(lost)}
             raise
@@ -250,7 +252,8 @@ def record(plan: Plan, folder: Path, machine: Machine, say: Callable[[str], None
 
 def planned(plan: Plan, machine: Machine) -> dict:
     """The provenance of a recording of this plan."""
-    return machine.provenance | {"plan_sha256": plan.sha256}
+    known = machine.provenance
+    return known | {"plan_sha256": plan.sha256, "method": known["method"] + (EAGERLY if plan.method == "events" else "")}
 
 
 def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], None]) -> None:
@@ -272,7 +275,7 @@ def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], No
     begin, finished, failed = time.monotonic(), 0, 0
     for shape, points in dataclasses.replace(plan, points=tuple(todo)).by_shape.items():
         fresh = []
-        for result in measure_shape(points, machine):
+        for result in measure_shape(points, machine, plan.method):
             if result["status"] != "failed":
                 partial.append("row", result)
             fresh.append(result)

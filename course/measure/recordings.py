@@ -105,9 +105,12 @@ SINCE_2 = {
 CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
-        *("sdpa", "repeat_sdpa", "flex", "flashinfer"),
+        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "copy_heads", "matmul"),
     ),
-    "backend": (None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "CUDA cores"),
+    "backend": (
+        *(None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "CUDA cores"),
+        *("repeat_interleave", "expand", "broadcast", "rows"),
+    ),
     "direction": ("forward", "backward"),
     "cache_dtype": (None, "float8_e4m3fn"),
     "lengths": ("equal", "ragged"),

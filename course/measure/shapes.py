@@ -134,8 +134,9 @@ class Point:
     """One row of a recording before it is measured.
 
     ``operation``: a function of `kernels`, or a peer: 'sdpa' (PyTorch's, grouped), 'repeat_sdpa' (heads copied first), 'flex',
-    'flashinfer'; ``backend`` names the peer's own variant. ``num_splits`` None leaves the choice to the kernel, ``work_list``
-    cuts the batch into equal shares instead.
+    'flashinfer'; or what people write themselves: 'matmul' (two products and a softmax), 'copy_heads' (the copies alone).
+    ``backend`` names the peer's own variant, or what becomes of the heads of a group. ``num_splits`` None leaves the choice to
+    the kernel, ``work_list`` cuts the batch into equal shares instead.
     """
 
     shape: Shape
@@ -155,13 +156,15 @@ class Point:
 
     @property
     def copies_heads(self) -> bool:
-        """Whether each KV head is written out once for every query head of its group; MATH does so inside."""
-        return self.operation == "repeat_sdpa" or self.backend == "MATH"
+        """Whether each KV head is written out once for every query head of its group; MATH does so inside, and so does a
+        matrix product that broadcasts."""
+        return self.operation in ("repeat_sdpa", "copy_heads") or self.backend in ("MATH", "broadcast", "repeat_interleave")
 
     @property
     def bytes_moved(self) -> int:
         """Cache bytes that a call moves at least: copying the heads reads them, writes G copies and reads those."""
-        return self.shape.cache_bytes * (1 + 2 * self.shape.group_size if self.copies_heads else 1)
+        g, copied = self.shape.group_size, self.copies_heads
+        return self.shape.cache_bytes * (1 + g if self.operation == "copy_heads" else 1 + 2 * g if copied else 1)
 
     def __str__(self) -> str:
         parts = (self.operation, self.backend, self.num_splits, "work list" if self.work_list else None)

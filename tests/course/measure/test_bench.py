@@ -8,7 +8,7 @@ import torch
 
 import kernels
 from course.measure import bench as bench_module
-from course.measure import shapes, timing
+from course.measure import contenders, shapes, timing
 from course.measure.bench import Bench, plain, quantise
 from course.measure.contenders import calls_of
 from course.measure.shapes import FLOAT8, Point, Shape
@@ -71,6 +71,9 @@ def test_the_definition_itself_passes(shape, defined):
         Point(SMALL, "sdpa", "MATH"),
         Point(SMALL, "sdpa", "FLASH"),
         Point(SMALL, "repeat_sdpa", "FLASH"),
+        *(Point(SMALL, "matmul", form) for form in ("rows", "broadcast", "repeat_interleave", "expand")),
+        Point(replace(SMALL, n_kv_heads=1), "matmul", "rows"),
+        Point(replace(SMALL, n_kv_heads=4), "matmul", "rows"),
         Point(EVERY["several tokens"], "sdpa", "MATH"),
         Point(EVERY["chunk"], "sdpa", "MATH"),
         Point(WHOLE, "sdpa", "MATH"),
@@ -104,6 +107,16 @@ def test_pages_are_shuffled_and_each_is_used_once():
 def test_calls_go_over_all_copies_and_copying_heads_needs_fewer(bench):
     assert len(bench.calls(Point(SMALL, "decode"))) == 3
     assert len(bench.calls(Point(SMALL, "repeat_sdpa", "FLASH"))) == 1
+
+
+@pytest.mark.parametrize("form", ["repeat_interleave", "expand"])
+def test_copied_heads_are_compared_to_the_bit(monkeypatch, form):
+    point = Point(replace(SMALL, n_q_heads=6), "copy_heads", form)
+    errors, reason = Bench(point.shape, DEVICE, 0).check(point)
+    assert reason is None
+    assert errors["error"] == {"max_abs": 0, "relative_l2": 0}
+    monkeypatch.setitem(contenders.COPIES, form, lambda x, group_size: x.repeat(1, group_size, 1, 1))  # the modulo map
+    assert "accepted 0" in Bench(point.shape, DEVICE, 0).check(point)[1]
 
 
 @pytest.mark.parametrize("shape", [SMALL, WHOLE, EVERY["backward"]], ids=str)

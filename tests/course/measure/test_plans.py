@@ -93,6 +93,16 @@ def test_the_other_plans_hold_what_chapters_draw():
     }
 
 
+def test_the_plans_about_what_people_write():
+    sharing, eager = PLANS["sharing"], PLANS["eager"]
+    assert (sharing.method, eager.method, PLANS["decode"].method) == ("auto", "events", "auto")
+    assert eager.quick().method == "events"
+    for shape, points in (sharing.by_shape | eager.by_shape).items():
+        assert Point(shape, "matmul", "rows") in points
+        assert any(p.operation == "copy_heads" for p in points) == (shape.group_size > 1)
+    assert all(p.operation != "copy_heads" or p.shape.group_size > 1 for p in sharing.points + eager.points)
+
+
 def test_bytes_and_flops_are_the_arithmetic():
     shape = Shape(1, 32, 8, 8192)
     assert shape.cache_bytes == 33_554_432
@@ -151,3 +161,6 @@ def test_points_say_how_they_split():
     assert Point(shape, "paged_decode", work_list=True).splits == "work list"
     assert Point(shape, "flashinfer", "fa2").splits is None
     assert Point(shape, "repeat_sdpa", "FLASH").bytes_moved == 9 * shape.cache_bytes
+    assert Point(shape, "matmul", "broadcast").bytes_moved == 9 * shape.cache_bytes
+    assert Point(shape, "matmul", "rows").bytes_moved == shape.cache_bytes
+    assert Point(shape, "copy_heads", "expand").bytes_moved == 5 * shape.cache_bytes

@@ -320,6 +320,14 @@ def test_every_form_of_the_work_is_recorded(tmp_path, provenance, said, monkeypa
     assert gpu.heats[1] == 0.0 and gpu.heats[-1] == record.HEAT_S
 
 
+def test_a_plan_says_how_it_is_timed(tmp_path, provenance, said):
+    points = Point(SHAPES[0], "decode"), Point(SHAPES[0], "copy_heads", "expand")
+    gpu = FakeGpu(provenance)
+    recording = measure.load(record.record(Plan("eager", (), points, method="events"), tmp_path, gpu.machine, said.append))
+    assert gpu.methods == ["events"] * 2
+    assert recording.select(operation="copy_heads")[0]["error"] == {"max_abs": 0, "relative_l2": 0}
+
+
 def test_limits_are_recorded_and_resumed(tmp_path, provenance, said, monkeypatch):
     monkeypatch.setattr(record, "MATMUL_SIZE", 8)
     monkeypatch.setattr(record, "COOLING_S", 0)

@@ -6,6 +6,8 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     latent       an MLA layer: its parameters, its two forms, and the query tokens at which they cost the same
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
+    sharding     the heads of a layer divided over GPUs
+    serving      a model on GPUs: cache, floors, largest batch, what decides
     model_data   published models, with the source of every row
     gpu_data     GPUs, with the source of every row
     units        KiB, MiB, GiB, dtypes, and numbers written for people
@@ -17,6 +19,8 @@ from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
 from .prediction import Prediction, fit
 from .roofline import Floor, decode_floors, floor, step_floor
+from .serving import Serving, serve
+from .sharding import kv_copies, split_heads
 from .units import GiB, KiB, MiB, bytes_of, format_bytes, format_seconds
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "MiB",
     "Model",
     "Prediction",
+    "Serving",
     "attention_flops",
     "bytes_of",
     "cache_bytes",
@@ -43,8 +48,11 @@ __all__ = [
     "gpu",
     "gpus",
     "intensity",
+    "kv_copies",
     "linear_intensity",
     "model",
     "models",
+    "serve",
+    "split_heads",
     "step_floor",
 ]

@@ -8,6 +8,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
     sharding     the heads of a layer divided over GPUs
     serving      a model on GPUs: cache, floors, largest batch, what decides
+    waves        programs, waves and splits of a decode call
     model_data   published models, with the source of every row
     gpu_data     GPUs, with the source of every row
     units        KiB, MiB, GiB, dtypes, and numbers written for people
@@ -22,6 +23,7 @@ from .roofline import Floor, decode_floors, floor, step_floor
 from .serving import Serving, serve
 from .sharding import kv_copies, split_heads
 from .units import GiB, KiB, MiB, bytes_of, format_bytes, format_seconds
+from .waves import SplitLaunch, WaveModel, fit_waves, partial_bytes, split_tokens, tokens_worth_a_split
 
 __all__ = [
     "FP8_MLA",
@@ -35,6 +37,8 @@ __all__ = [
     "Model",
     "Prediction",
     "Serving",
+    "SplitLaunch",
+    "WaveModel",
     "attention_flops",
     "bytes_of",
     "cache_bytes",
@@ -42,6 +46,7 @@ __all__ = [
     "decode_flops",
     "experts_read",
     "fit",
+    "fit_waves",
     "floor",
     "format_bytes",
     "format_seconds",
@@ -52,7 +57,10 @@ __all__ = [
     "linear_intensity",
     "model",
     "models",
+    "partial_bytes",
     "serve",
     "split_heads",
+    "split_tokens",
     "step_floor",
+    "tokens_worth_a_split",
 ]

@@ -7,6 +7,7 @@ interpreter, where time means nothing. Every function here keeps the two apart.
 import kernels  # noqa: F401  before anything that imports Triton
 
 from .recordings import Recording, check, latest, load, recordings
+from .splits import one_program, split_launch, split_rows, wave_model
 from .timing import Timing, copies_beyond_cache, time_callable
 from .traffic import Launch, Requests, Traffic, count_traffic
 
@@ -21,6 +22,10 @@ __all__ = [
     "count_traffic",
     "latest",
     "load",
+    "one_program",
     "recordings",
+    "split_launch",
+    "split_rows",
     "time_callable",
+    "wave_model",
 ]

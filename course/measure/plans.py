@@ -13,6 +13,7 @@ from .shapes import FLOAT8, Point, Shape
 
 COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
 MATMUL_SIZE = 8192
+BETWEEN = (3, 5, 6, 10, 12, 14, 15, 17, 18, 20, 24, 28, 33, 40, 48, 50)  # splits between the powers of two: where waves end
 READS = tuple(mib * costs.MiB for mib in (32, 128, 512, 2048))
 
 
@@ -180,6 +181,8 @@ def decode(dtype: str) -> Plan:
             points += peers(shape)
         if shape in workloads:
             points += flashinfer(shape, "fa2", "CUDA cores")
+        if shape in (workloads[0], workloads[1]):
+            points += [Point(shape, "decode", num_splits=n) for n in BETWEEN]
         if shape in workloads[2:4]:  # each shape is compiled for itself, which takes long
             points.append(Point(shape, "flex"))
     return _plan("decode", points)

@@ -14,7 +14,16 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     units        KiB, MiB, GiB, dtypes, and numbers written for people
 """
 
-from .attention import FP8_MLA, Attention, attention_flops, cache_bytes, decode_flops, intensity, linear_intensity
+from .attention import (
+    FP8_MLA,
+    Attention,
+    attention_flops,
+    cache_bytes,
+    copy_passes,
+    decode_flops,
+    intensity,
+    linear_intensity,
+)
 from .gpu_data import Gpu, gpu, gpus
 from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
@@ -42,6 +51,7 @@ __all__ = [
     "attention_flops",
     "bytes_of",
     "cache_bytes",
+    "copy_passes",
     "decode_floors",
     "decode_flops",
     "experts_read",

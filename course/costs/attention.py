@@ -179,6 +179,19 @@ def decode_flops(attention: Attention, context_len: int, *, batch: int = 1, q_le
     return attention_flops(attention, q_len, context_len, batch=batch, causal=True)
 
 
+def copy_passes(group_size: int, *, read_back: bool = True) -> int:
+    """How many times the bytes of a cache move when each KV head is first written out for every query head of its group.
+
+    One pass reads the cache, G write the copies, and G read them back in attention: 1 + 2G, where a kernel that shares
+    its loads moves 1 and MHA of as many query heads G. Without `read_back` the copies alone: 1 + G. With G = 1 there
+    is nothing to copy.
+    """
+    group_size = whole("group_size", group_size)
+    if group_size == 1:
+        return int(read_back)
+    return 1 + (2 if read_back else 1) * group_size
+
+
 def intensity(attention: Attention, *, q_len: int = 1, bytes_per_element: float | str = 2, shared_by: int = 1) -> float:
     """FLOPs of decode attention per byte of cache read. The batch is not in it: each sequence brings its own tokens.
 

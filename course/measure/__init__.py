@@ -8,11 +8,13 @@ import kernels  # noqa: F401  before anything that imports Triton
 
 from .recordings import Recording, check, latest, load, recordings
 from .splits import one_program, split_launch, split_rows, wave_model
+from .tensors import Made, tensors_made
 from .timing import Timing, copies_beyond_cache, time_callable
 from .traffic import Launch, Requests, Traffic, count_traffic
 
 __all__ = [
     "Launch",
+    "Made",
     "Recording",
     "Requests",
     "Timing",
@@ -26,6 +28,7 @@ __all__ = [
     "recordings",
     "split_launch",
     "split_rows",
+    "tensors_made",
     "time_callable",
     "wave_model",
 ]

@@ -163,8 +163,9 @@ class Point:
     @property
     def bytes_moved(self) -> int:
         """Cache bytes that a call moves at least: copying the heads reads them, writes G copies and reads those."""
-        g, copied = self.shape.group_size, self.copies_heads
-        return self.shape.cache_bytes * (1 + g if self.operation == "copy_heads" else 1 + 2 * g if copied else 1)
+        if not self.copies_heads:
+            return self.shape.cache_bytes
+        return self.shape.cache_bytes * costs.copy_passes(self.shape.group_size, read_back=self.operation != "copy_heads")
 
     def __str__(self) -> str:
         parts = (self.operation, self.backend, self.num_splits, "work list" if self.work_list else None)

@@ -12,6 +12,7 @@ from course.costs import (
     GiB,
     attention_flops,
     cache_bytes,
+    copy_passes,
     decode_flops,
     intensity,
     linear_intensity,
@@ -303,3 +304,14 @@ def test_six_bit_cache():
     before, after = model("DeepSeek 67B"), model("DeepSeek-V2")
     assert 1 - after.elements_per_token / before.elements_per_token == pytest.approx(0.822, abs=5e-4)
     assert 1 - after.bytes_per_token(0.75) / before.bytes_per_token() == pytest.approx(0.933, abs=5e-4)
+
+
+def test_copying_the_heads_moves_more_than_never_sharing_them():
+    assert [copy_passes(g) for g in (1, 2, 4, 8, 32)] == [1, 5, 9, 17, 65]
+    assert [copy_passes(g, read_back=False) for g in (1, 4)] == [0, 5]
+    for group_size in (2, 4, 8, 32):
+        shared = cache_bytes(Attention.gqa(32, 32 // group_size, 128), 8192)
+        mha = cache_bytes(Attention.mha(32, 128), 8192)
+        assert shared * copy_passes(group_size) / mha == 2 + 1 / group_size
+    with pytest.raises(ValueError, match="group_size"):
+        copy_passes(0)

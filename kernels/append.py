@@ -306,13 +306,8 @@ def _check(operation: str, new: dict, caches: dict, scales: dict, seq_lens: torc
     eight_bits = getattr(caches[scaled[0]][0], "dtype", None) == checks.FP8
     for name, (tensor, letters) in caches.items():
         wanted = checks.FP8 if eight_bits and name in scaled else first.dtype
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-            came = getattr(tensor, "layout", type(tensor).__name__)
-            raise TypeError(f"{name} must be a dense (strided) torch.Tensor, got {came}")
-        if tensor.dtype != wanted:
-            raise TypeError(f"{name} must be {wanted} beside {', '.join(new)} of {first.dtype}, got {tensor.dtype}")
-        if tensor.device != first.device:
-            raise ValueError(f"{name} is on {tensor.device} but {next(iter(new))} is on {first.device}: one device is wanted")
+        checks.dense(name, tensor, (wanted,), f"{wanted} beside {', '.join(new)} of {first.dtype}")
+        checks.together(name, tensor, next(iter(new)), first)
         checks.shape(name, tensor, letters, sizes)
     checks.scales(scales, caches[scaled[0]][0], sizes)
     for name, (tensor, _) in (caches | scales).items():

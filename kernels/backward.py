@@ -488,20 +488,13 @@ def partials_then_sum(
 
     Arguments and errors as in ``attention``, with the out and lse that it returned and the gradient of out.
     """
-    checks.tensors(q=q, k=k, v=v, out=out, d_out=d_out)
-    sizes: dict[str, int] = {}
     named = {"q": (q, "B Hq M Dqk"), "k": (k, "B Hkv N Dqk"), "v": (v, "B Hkv N Dv")}
     named |= {"out": (out, "B Hq M Dv"), "d_out": (d_out, "B Hq M Dv")}
-    for name, (tensor, letters) in named.items():
-        checks.shape(name, tensor, letters, sizes)
-    checks.heads(sizes["Hq"], sizes["Hkv"])
-    checks.widths("partials_then_sum", sizes["Dqk"], sizes["Dv"], 256, 256)
+    sizes = checks.sequences("partials_then_sum", causal, allow_tf32, **named)
     if not isinstance(lse, torch.Tensor) or lse.dtype != torch.float32 or lse.device != q.device:
         came = getattr(lse, "dtype", type(lse).__name__)
         raise TypeError(f"lse must be a float32 tensor on {q.device}, as attention returns it, got {came}")
     checks.shape("lse", lse, "B Hq M", sizes)
-    checks.flag("causal", causal)
-    checks.flag("allow_tf32", allow_tf32)
     checks.no_gradient("partials_then_sum", q=q, k=k, v=v, out=out, lse=lse, d_out=d_out)
     scale = checks.softmax_scale(scale, q.shape[-1])
     if MODE == "reference":

@@ -19,14 +19,15 @@ def tensors(**named: torch.Tensor) -> None:
     """Floating tensors of one dtype on one device, where this process can run kernels."""
     first_name, first = next(iter(named.items()))
     for name, tensor in named.items():
-        _dense(name, tensor, FLOATS, "float16, bfloat16 or float32")
+        dense(name, tensor, FLOATS, "float16, bfloat16 or float32")
         if tensor.dtype != first.dtype:
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
-        _together(name, tensor, first_name, first)
+        together(name, tensor, first_name, first)
     placed(first_name, first)
 
 
-def _dense(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], wanted: str) -> None:
+def dense(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], wanted: str) -> None:
+    """A strided tensor of one of these dtypes, which ``wanted`` calls by name."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if tensor.layout != torch.strided:
@@ -36,9 +37,23 @@ def _dense(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], wan
         raise TypeError(f"{name} must be {wanted}, got {_short(tensor.dtype)}{hint}")
 
 
-def _together(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+def together(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Both on one device."""
     if tensor.device != other.device:
         raise ValueError(f"{name} is on {tensor.device} but {other_name} is on {other.device}: one device is wanted")
+
+
+def sequences(operation: str, causal: bool, allow_tf32: bool, **named: tuple[torch.Tensor, str]) -> dict[str, int]:
+    """Tensors of whole sequences, each with the letters of its axes, and how attention runs over them: the sizes."""
+    tensors(**{name: tensor for name, (tensor, _) in named.items()})
+    sizes: dict[str, int] = {}
+    for name, (tensor, letters) in named.items():
+        shape(name, tensor, letters, sizes)
+    heads(sizes["Hq"], sizes["Hkv"])
+    widths(operation, sizes["Dqk"], sizes["Dv"], 256, 256)
+    flag("causal", causal)
+    flag("allow_tf32", allow_tf32)
+    return sizes
 
 
 def new_tokens(operation: str, limit: int, **named: tuple[torch.Tensor, str]) -> dict[str, int]:
@@ -63,13 +78,13 @@ def cache(
     """Tensors of a cache, each with its letters, all in the dtype of q or, with ``fp8``, all in 8 bits."""
     first_name, (first, _) = next(iter(named.items()))
     for name, (tensor, letters) in named.items():
-        _dense(name, tensor, (*FLOATS, FP8), "float16, bfloat16, float32 or float8_e4m3fn")
+        dense(name, tensor, (*FLOATS, FP8), "float16, bfloat16, float32 or float8_e4m3fn")
         if tensor.dtype != q.dtype and not (fp8 and tensor.dtype == FP8):
             wanted = f"{_short(q.dtype)}{' or float8_e4m3fn' if fp8 else ''}"
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {q_name} is {_short(q.dtype)}: {wanted} is wanted")
         if tensor.dtype != first.dtype:
             raise TypeError(f"{name} is {_short(tensor.dtype)} but {first_name} is {_short(first.dtype)}: one dtype is wanted")
-        _together(name, tensor, q_name, q)
+        together(name, tensor, q_name, q)
         shape(name, tensor, letters, sizes)
         if tensor.dtype == FP8:
             byte_pairs(name, tensor)
@@ -103,8 +118,8 @@ def scales(named: dict[str, tuple[torch.Tensor | None, str]], cached: torch.Tens
             continue
         if tensor is None:
             raise ValueError(f"{name} is missing: a float8_e4m3fn cache needs float32 scales [{', '.join(letters.split())}]")
-        _dense(name, tensor, (torch.float32,), "float32")
-        _together(name, tensor, "the cache", cached)
+        dense(name, tensor, (torch.float32,), "float32")
+        together(name, tensor, "the cache", cached)
         shape(name, tensor, letters, sizes)
 
 
@@ -234,7 +249,7 @@ def length_values(seq_lens: torch.Tensor | None, capacity: int) -> None:
 
 def table(block_table: torch.Tensor, batch: int, device: torch.device) -> None:
     """Physical pages of each sequence, in order. Entries are checked by ``table_values``."""
-    _dense("block_table", block_table, INTEGERS, "an int32 (or int64) tensor [B, max_pages]")
+    dense("block_table", block_table, INTEGERS, "an int32 (or int64) tensor [B, max_pages]")
     if block_table.dim() != 2 or block_table.shape[0] != batch:
         raise ValueError(f"block_table must have shape [B, max_pages] with B = {batch}, got {list(block_table.shape)}")
     if block_table.device != device:

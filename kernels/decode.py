@@ -150,32 +150,32 @@ def launch(
     if tail and q_tail is None:
         q, q_tail, k, k_tail = q[..., :head], q[..., head:], k[..., :head], k[..., head:]
     apart = 1 if k_scale is None else 2
-    layout = layout_of(
-        head // apart, tail, head_dim_v // apart, k, k_tail, v, k_scale, v_scale, page=0 if block_table is None else page_size
-    )
+    page = 0 if block_table is None else page_size
+    layout = layout_of(head // apart, tail, head_dim_v // apart, k, k_tail, v, k_scale, v_scale, page=page)
+    # A share's walks are pieces of sequences, and two programs are planned for each SM: a tile for short walks leaves room.
+    walk, given = (capacity, num_splits) if bounds is None else (0, 1)
     planned = plan_decode(
-        batch, n_q_heads, n_kv_heads, capacity, head + tail, head_dim_v, k.element_size(), device,
-        q_len=q_len, num_splits=num_splits if bounds is None else 1,
-        shared_width=head if v is None else 0, page_size=None if block_table is None else page_size,
+        batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, k.element_size(), device,
+        q_len=q_len, num_splits=given, shared_width=head if v is None else 0, page_size=page or None,
     )  # fmt: skip
     tile, num_splits = planned.tile, planned.num_splits
     out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)
     lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
-    programs = planned.programs if bounds is None else (len(bounds) - 1) * planned.row_tiles
+    if bounds is None:
+        programs = planned.programs
+        elements = plan.decode_workspace(batch, q_len, n_q_heads, head_dim_v, num_splits)
+    else:
+        programs = (len(bounds) - 1) * planned.row_tiles
+        elements = plan.work_workspace(batch, q_len, n_q_heads, head_dim_v, len(bounds) - 1)
     checks.launchable(programs)
-    # Partial results: a split of every sequence each, or as many as shares and sequences can meet.
-    n_slots = num_splits * batch if bounds is None else len(bounds) - 1 + batch
-    merged = num_splits > 1 or bounds is not None
-    elements = n_slots * q_len * n_q_heads * (head_dim_v + 1) if merged else 0
     checks.workspace_size(workspace, elements)
     if out.numel() == 0:
         return out.to(out_dtype), lse
     partial_out, partial_lse = out, lse
-    if merged:
+    if elements:
         if workspace is None:
             workspace = q.new_empty(elements, dtype=torch.float32)
-        rows = n_slots * q_len * n_q_heads
-        partial_out, partial_lse = workspace[: rows * head_dim_v], workspace[rows * head_dim_v : elements]
+        partial_out, partial_lse = workspace[:elements].split([elements // (head_dim_v + 1) * n for n in (head_dim_v, 1)])
 
     cache = cache_of(k, k_tail, v, k_scale, v_scale, block_table)
     options = {
@@ -196,13 +196,11 @@ def launch(
                 q, q_tail, cache, seq_lens, bounds, partial_out, partial_lse, *strides,
                 scale * LOG2_E, capacity, n_kv_heads, group_size, q_len, **options,
             )  # fmt: skip
-    if merged:
-        rows = q_len * n_q_heads
+    if elements:
+        rows = q_len * n_q_heads * (batch if slots is None else 1)
         launch_merge(
-            partial_out.view(-1, batch * rows if slots is None else rows, head_dim_v),
-            partial_lse.view(-1, batch * rows if slots is None else rows),
-            out.view(-1, head_dim_v), lse.view(-1), slots,
-        )  # fmt: skip
+            partial_out.view(-1, rows, head_dim_v), partial_lse.view(-1, rows), out.view(-1, head_dim_v), lse.view(-1), slots
+        )
     return out.to(out_dtype), lse
 
 

@@ -177,15 +177,8 @@ def attention(
 
     Sources: Dao et al. 2022, algorithm 1; Dao 2023 (2307.08691), section 3.1.
     """
-    checks.tensors(q=q, k=k, v=v)
-    sizes: dict[str, int] = {}
-    checks.shape("q", q, "B Hq M Dqk", sizes)
-    checks.shape("k", k, "B Hkv N Dqk", sizes)
-    checks.shape("v", v, "B Hkv N Dv", sizes)
-    checks.heads(sizes["Hq"], sizes["Hkv"])
-    checks.widths("attention", sizes["Dqk"], sizes["Dv"], 256, 256)
-    checks.flag("causal", causal)
-    checks.flag("allow_tf32", allow_tf32)
+    named = {"q": (q, "B Hq M Dqk"), "k": (k, "B Hkv N Dqk"), "v": (v, "B Hkv N Dv")}
+    sizes = checks.sequences("attention", causal, allow_tf32, **named)
     scale = checks.softmax_scale(scale, sizes["Dqk"])
     checks.no_tangent("attention", q=q, k=k, v=v)
     if MODE == "reference":

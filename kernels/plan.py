@@ -43,6 +43,11 @@ def decode_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, nu
     return 0 if num_splits == 1 else num_splits * batch * q_len * n_q_heads * (head_dim_v + 1)
 
 
+def work_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, shares: int) -> int:
+    """The same for a work list: share i leaves sequence b in state i + b, so there are shares + batch places."""
+    return (shares + batch) * q_len * n_q_heads * (head_dim_v + 1)
+
+
 def shares(head_tiles: int, sm_count: int) -> int:
     """Equal shares that a ragged batch is cut into: with ``head_tiles`` programs a share, two programs an SM.
 

@@ -36,6 +36,14 @@ class WorkList:
     slots: torch.Tensor
 
 
+@triton.jit
+def units_of(seq_lens, seq_lens_stride, sequences, batch, capacity):
+    """Work units of these sequences, 0 beyond the batch."""
+    in_batch = sequences < batch
+    kv_len = length_of(seq_lens, seq_lens_stride, tl.minimum(sequences, batch - 1), capacity)
+    return tl.where(in_batch, tl.cdiv(kv_len, WORK_UNIT), 0)
+
+
 @triton.jit(do_not_specialize=["batch", "capacity", "shares"])
 def plan_work_kernel(
     seq_lens, bounds, slots, seq_lens_stride, batch, capacity, shares, BLOCK_B: tl.constexpr, BLOCK_I: tl.constexpr
@@ -44,8 +52,7 @@ def plan_work_kernel(
     lane = tl.arange(0, BLOCK_B)
     total = 0
     for first in range(0, batch, BLOCK_B):
-        kv_len = tl.load(seq_lens + (first + lane) * seq_lens_stride, mask=first + lane < batch, other=0)
-        total += tl.sum(tl.cdiv(tl.minimum(tl.maximum(kv_len, 0), capacity).to(tl.int32), WORK_UNIT), 0)
+        total += tl.sum(units_of(seq_lens, seq_lens_stride, first + lane, batch, capacity), 0)
     units_per_share = tl.maximum(tl.cdiv(total, shares), 1)
 
     for first_share in range(0, shares + 1, BLOCK_I):
@@ -56,8 +63,7 @@ def plan_work_kernel(
         passed = 0
         for first in range(0, batch, BLOCK_B):
             index = first + lane
-            kv_len = tl.load(seq_lens + index * seq_lens_stride, mask=index < batch, other=0)
-            units = tl.cdiv(tl.minimum(tl.maximum(kv_len, 0), capacity).to(tl.int32), WORK_UNIT)
+            units = units_of(seq_lens, seq_lens_stride, index, batch, capacity)
             end = passed + tl.cumsum(units, 0)
             passed += tl.sum(units, 0)
             # A bound lies in the first sequence that ends at or after it, so as an end it never lies before a first unit.
@@ -73,7 +79,7 @@ def plan_work_kernel(
         tl.store(bounds + 2 * share + 1, (bound - before) * WORK_UNIT, mask=share <= shares)
 
 
-@triton.jit(do_not_specialize=["capacity", "n_kv_heads", "group_size"])
+@triton.jit(do_not_specialize=["capacity", "n_kv_heads", "group_size", "q_len"])
 def work_kernel(
     q, q_tail, cache, seq_lens, bounds, out, lse, q_strides, q_tail_strides, seq_lens_stride,
     scale_log2, capacity, n_kv_heads, group_size, q_len,

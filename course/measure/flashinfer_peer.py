@@ -4,8 +4,6 @@ Its own layouts are token-major. Whole sequences and contiguous caches are copie
 pages and MLA records are read as they lie.
 """
 
-import functools
-
 import flashinfer
 import flashinfer.mla
 import torch
@@ -13,14 +11,12 @@ import torch
 from .contenders import Answer, Call, Contender, Inputs
 from .shapes import Point, Shape
 
-
-@functools.cache
-def _workspace(device: torch.device) -> torch.Tensor:
-    """FlashInfer's memory for partial results. Its wrappers share it, for they run one after another."""
-    return torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
-
-
 OWN_PAGE = 64  # what FlashInfer gets a contiguous cache as
+
+
+def _workspace(device: torch.device) -> torch.Tensor:
+    """FlashInfer's memory for plans and partial results: one for each wrapper, which keeps its plan there, and zeroed."""
+    return torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
 
 
 def planned(point: Point) -> Contender:

@@ -93,24 +93,22 @@ def layout_for(head, tail, v, page=0, scaled=False):
     return Layout(head, tail, v, *pads, k_token, 1, tail, 1, v_token, 1, int(scaled), int(scaled), page)
 
 
-def decode_on(sm, kind, head_dim_qk, head_dim_v, group_size, context_len, *, cached=None, mla=False, page=None, work=False,
-              tile=None):  # fmt: skip
+def decode_on(sm, kind, head_dim_qk, head_dim_v, group_size, context_len, *, cached=None, mla=False, page=None, work=False):
     """The decode kernel, or the work-list kernel, over the cache described."""
     cached = cached or kind
     device = kernels.Device((sm // 10, sm % 10), 132, SHARED_MEMORY[sm] * 1024)
-    head, tail = (
-        (head_dim_v, head_dim_qk - head_dim_v)
-        if mla
-        else (head_dim_qk, 0)
-        if FORMATS[cached] == 1
-        else tiles.split_width(head_dim_qk)
-    )
-    tile = tile or plan_decode(
-        1, group_size, 1, context_len, head_dim_qk, head_dim_v, FORMATS[cached], device, num_splits=1,
+    scaled = FORMATS[cached] == 1
+    if mla:
+        head, tail = head_dim_v, head_dim_qk - head_dim_v
+    elif scaled:
+        head, tail = head_dim_qk, 0
+    else:
+        head, tail = tiles.split_width(head_dim_qk)
+    tile = plan_decode(
+        1, group_size, 1, 0 if work else context_len, head_dim_qk, head_dim_v, FORMATS[cached], device, num_splits=1,
         shared_width=head if mla else 0, page_size=page,
     ).tile  # fmt: skip
     has_tail = tail > 0
-    scaled = FORMATS[cached] == 1
     none = "constexpr"
     pointers = {
         "k": f"*{cached}", "k_tail": f"*{kind if mla else cached}" if has_tail else none, "v": none if mla else f"*{cached}",
@@ -134,9 +132,9 @@ def decode_on(sm, kind, head_dim_qk, head_dim_v, group_size, context_len, *, cac
     return tile, compile_for(sm, kernel, signature, constants, tile.num_warps)
 
 
-def attention_on(sm, kind, head_dim_qk, head_dim_v, q_len, described=False, tile=None):
+def attention_on(sm, kind, head_dim_qk, head_dim_v, q_len, described=False):
     capability = (sm // 10, sm % 10)
-    tile = tile or tiles.forward_tile(q_len, head_dim_qk, head_dim_v, FORMATS[kind], capability, SHARED_MEMORY[sm] * 1024)
+    tile = tiles.forward_tile(q_len, head_dim_qk, head_dim_v, FORMATS[kind], capability, SHARED_MEMORY[sm] * 1024)
     head, tail = tiles.split_width(head_dim_qk)
     layout = layout_for(head, tail, head_dim_v)
 

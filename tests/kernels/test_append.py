@@ -476,7 +476,7 @@ def test_refusals(random, monkeypatch):
     scales, shared = {"k_scale": k_scale, "v_scale": v_scale}, v_scale[:1].expand(2, -1, -1)
     flat = rows[:, 0], rows[:, 0, :8]
     for error, words, function, arguments, options in [
-        (TypeError, "v must be a dense", append, (*new, k, [1.0], lengths), {}),
+        (TypeError, "v must be a torch.Tensor, got list", append, (*new, k, [1.0], lengths), {}),
         (TypeError, "v_new is float16", append, (rows, new[1].half(), k, v, lengths), {}),
         (TypeError, "float16, bfloat16 or float32", append, (k8[:, :, 0], v8[:, :, 0], k, v, lengths), {}),
         (TypeError, "k must be torch.float32", append, (*new, k.half(), v, lengths), {}),

@@ -31,7 +31,7 @@ def test_every_plan_is_recordable(kind):
 
 
 def test_the_whole_takes_minutes_and_compiles_few_shapes():
-    assert sum(plan.estimate_s for plan in PLANS.values()) < 8 * 60
+    assert sum(plan.estimate_s for plan in PLANS.values()) < 9 * 60  # the book says: about ten minutes
     assert sum(point.operation == "flex" for plan in PLANS.values() for point in plan.points) <= 5
 
 

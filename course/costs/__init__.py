@@ -4,6 +4,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
 
     attention    what one layer leaves in the cache, and the products it costs
     latent       an MLA layer: its parameters, its two forms, and the query tokens at which they cost the same
+    full_sequence  which tiles of the scores are computed, and what gradients cost
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
     sharding     the heads of a layer divided over GPUs
@@ -24,6 +25,8 @@ from .attention import (
     intensity,
     linear_intensity,
 )
+from .attention import FP8_MLA, Attention, attention_flops, cache_bytes, decode_flops, intensity, linear_intensity
+from .full_sequence import TileMap, backward_flops, gradient_bytes, tile_map, tile_row
 from .gpu_data import Gpu, gpu, gpus
 from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
@@ -48,7 +51,9 @@ __all__ = [
     "Serving",
     "SplitLaunch",
     "WaveModel",
+    "TileMap",
     "attention_flops",
+    "backward_flops",
     "bytes_of",
     "cache_bytes",
     "copy_passes",
@@ -62,6 +67,7 @@ __all__ = [
     "format_seconds",
     "gpu",
     "gpus",
+    "gradient_bytes",
     "intensity",
     "kv_copies",
     "linear_intensity",
@@ -73,4 +79,6 @@ __all__ = [
     "split_tokens",
     "step_floor",
     "tokens_worth_a_split",
+    "tile_map",
+    "tile_row",
 ]

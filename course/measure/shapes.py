@@ -101,10 +101,8 @@ class Shape:
     @property
     def flops(self) -> int:
         """FLOPs of the products that the result needs; the backward pass has three of a key's width and two of a value's."""
-        forward = sum(costs.attention_flops(self.attention, self.q_len, n, causal=self.causal) for n in self.seq_lens)
-        if self.direction == "forward":
-            return forward
-        return forward // (self.head_dim_qk + self.head_dim_v) * (3 * self.head_dim_qk + 2 * self.head_dim_v)
+        count = costs.attention_flops if self.direction == "forward" else costs.backward_flops
+        return sum(count(self.attention, self.q_len, n, causal=self.causal) for n in self.seq_lens)
 
     def __str__(self) -> str:
         a = self.attention

@@ -18,6 +18,11 @@ COMPARED = {
     "roofline": "work",
     "decode_time": "lines",
     "programs_and_traffic": "launches",
+    "tile_map": "tiles",
+    "online_softmax": "keys",
+    "forward_time": "lines",
+    "backward_time": "lines",
+    "gradient_bytes": "lines",
 }
 
 

@@ -18,11 +18,12 @@ def recorded():
 
 @pytest.fixture
 def with_recording(recorded, monkeypatch):
-    """The synthetic recording, found where recordings are looked for."""
+    """The synthetic recordings, found where recordings are looked for; the one of decode steps is returned."""
     from course import measure
 
-    made = recorded.recording()
-    monkeypatch.setattr(measure, "recordings", lambda *args, **kwargs: [made])
+    made, whole = recorded.recording(), recorded.full_sequence_recording()
+    by_kind = {"prefill": whole}
+    monkeypatch.setattr(measure, "recordings", lambda gpu=None, kind="decode", **_: [by_kind.get(kind, made)])
     return made
 
 

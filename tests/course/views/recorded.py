@@ -1,6 +1,8 @@
 """A synthetic recording: times follow a rule, so that tests know what a figure must say."""
 
 from course import costs, measure
+from course.measure.recordings import SINCE_2
+from course.measure.shapes import Shape
 
 READ_RATE = 4.6e12
 T0 = 6e-6
@@ -10,29 +12,33 @@ def row(operation="decode", backend=None, batch=1, n_q_heads=32, n_kv_heads=8, c
     attention = costs.Attention.gqa(n_q_heads, n_kv_heads, 128)
     n_bytes = costs.cache_bytes(attention, context_len, batch=batch)
     seconds = (T0 + n_bytes / READ_RATE) * slower
-    return {
-        "operation": operation,
-        "backend": backend,
-        "dtype": "bfloat16",
-        "batch": batch,
-        "n_q_heads": n_q_heads,
-        "n_kv_heads": n_kv_heads,
-        "head_dim_qk": 128,
-        "head_dim_v": 128,
-        "context_len": context_len,
-        "num_splits": 4 if operation == "decode" else None,
-        "splits": "automatic" if operation == "decode" else None,
-        "cache_bytes": n_bytes,
-        "flops": costs.decode_flops(attention, context_len, batch=batch),
-        "status": "ok",
-        "reason": None,
-        "median_s": seconds,
-        "p20_s": seconds * 0.98,
-        "p80_s": seconds * 1.05,
-        "rounds": 20,
-        "method": "graph",
-        "error": {"max_abs": 1e-3, "relative_l2": 1e-3},
-    } | more
+    return (
+        SINCE_2
+        | {
+            "operation": operation,
+            "backend": backend,
+            "dtype": "bfloat16",
+            "batch": batch,
+            "n_q_heads": n_q_heads,
+            "n_kv_heads": n_kv_heads,
+            "head_dim_qk": 128,
+            "head_dim_v": 128,
+            "context_len": context_len,
+            "num_splits": 4 if operation == "decode" else None,
+            "splits": "automatic" if operation == "decode" else None,
+            "cache_bytes": n_bytes,
+            "flops": costs.decode_flops(attention, context_len, batch=batch),
+            "status": "ok",
+            "reason": None,
+            "median_s": seconds,
+            "p20_s": seconds * 0.98,
+            "p80_s": seconds * 1.05,
+            "rounds": 20,
+            "method": "graph",
+            "error": {"max_abs": 1e-3, "relative_l2": 1e-3},
+        }
+        | more
+    )
 
 
 def recording(*, kernels_sha256: str = "0" * 64) -> measure.Recording:
@@ -63,3 +69,42 @@ def recording(*, kernels_sha256: str = "0" * 64) -> measure.Recording:
         reads=[{"bytes": 2**31, "median_s": 2**31 / READ_RATE, "p20_s": 4e-4, "p80_s": 5e-4}],
         rows=rows,
     )
+
+
+FULL_SEQUENCE_RATE = 500e12  # FLOP/s of our kernel over whole sequences
+
+
+def full_sequence_row(shape: Shape, operation="attention", backend=None, slower=1.0) -> dict:
+    seconds = shape.flops / FULL_SEQUENCE_RATE * slower
+    fields = {
+        name: getattr(shape, name)
+        for name in ("head_dim_qk", "head_dim_v", "q_len", "causal", "direction", "flops", "cache_bytes")
+    }
+    at = {name: getattr(shape, name) for name in ("batch", "n_q_heads", "n_kv_heads", "context_len")}
+    times = {"median_s": seconds, "p20_s": seconds * 0.98, "p80_s": seconds * 1.05, "method": "events"}
+    return row(operation, backend, **at, **fields, **times)
+
+
+def full_sequence_recording() -> measure.Recording:
+    """Of kind 'prefill': cuDNN a tenth faster than ours, FLASH and partial gradients slower; a chunk over a cached prefix."""
+    rows = []
+    for direction in ("forward", "backward"):
+        for n_kv_heads, width in ((32, 128), (8, 128), (1, 128), (16, 192)):
+            for context_len in (1024, 4096, 8192, 16384):
+                n_q_heads = 16 if width == 192 else 32
+                shape = Shape(
+                    16384 // context_len, n_q_heads, n_kv_heads, context_len,
+                    q_len=context_len, head_dim_qk=width, direction=direction,
+                )  # fmt: skip
+                rows += [
+                    full_sequence_row(shape),
+                    full_sequence_row(shape, "sdpa", "CUDNN", slower=0.9),
+                    full_sequence_row(shape, "sdpa", "FLASH", slower=1.5),
+                ]
+                if direction == "backward" and n_q_heads > n_kv_heads:
+                    rows.append(full_sequence_row(shape, "partials_then_sum", slower=1.25))
+    rows += [full_sequence_row(Shape(2, 32, 8, 8192, q_len=q_len), slower=2.0) for q_len in (64, 1024)]
+    made = recording()
+    product = {"operation": "matmul sustained", "bytes": 2**27, "flops": 2 * 8192**3}
+    product |= {"median_s": product["flops"] / 675e12, "p20_s": 1.5e-3, "p80_s": 2e-3}
+    return measure.Recording(kind="prefill", provenance=made.provenance, reads=made.reads, rows=rows, limits=[product])

@@ -25,7 +25,6 @@ from .attention import (
     intensity,
     linear_intensity,
 )
-from .attention import FP8_MLA, Attention, attention_flops, cache_bytes, decode_flops, intensity, linear_intensity
 from .full_sequence import TileMap, backward_flops, gradient_bytes, tile_map, tile_row
 from .gpu_data import Gpu, gpu, gpus
 from .latent import LatentAttention

@@ -10,6 +10,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     sharding     the heads of a layer divided over GPUs
     serving      a model on GPUs: cache, floors, largest batch, what decides
     waves        programs, waves and splits of a decode call
+    paging       token slots: reserved, in pages, shared
     model_data   published models, with the source of every row
     gpu_data     GPUs, with the source of every row
     units        KiB, MiB, GiB, dtypes, and numbers written for people
@@ -29,6 +30,7 @@ from .full_sequence import TileMap, backward_flops, gradient_bytes, tile_map, ti
 from .gpu_data import Gpu, gpu, gpus
 from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
+from .paging import Occupancy, lengths_like, mean_page_waste, paged, pages_of, reserved, sequences_that_fit, tokens_read
 from .prediction import Prediction, fit
 from .roofline import Floor, decode_floors, floor, step_floor
 from .serving import Serving, serve
@@ -46,6 +48,7 @@ __all__ = [
     "LatentAttention",
     "MiB",
     "Model",
+    "Occupancy",
     "Prediction",
     "Serving",
     "SplitLaunch",
@@ -69,14 +72,21 @@ __all__ = [
     "gradient_bytes",
     "intensity",
     "kv_copies",
+    "lengths_like",
     "linear_intensity",
+    "mean_page_waste",
     "model",
     "models",
+    "paged",
+    "pages_of",
     "partial_bytes",
+    "reserved",
+    "sequences_that_fit",
     "serve",
     "split_heads",
     "split_tokens",
     "step_floor",
+    "tokens_read",
     "tokens_worth_a_split",
     "tile_map",
     "tile_row",

@@ -59,7 +59,7 @@ def test_with_a_gpu_the_decode_lab_measures_draws_and_offers_the_run(with_record
     """The GPU is played by the CPU: real inputs and checks, made-up times."""
     provenance = with_recording.provenance | {"gpu": "Tesla T4"}
     timings = lambda samples, seconds: [measure.Timing(1e-3, 9e-4, 2e-3, 7, "events") for _ in samples]  # noqa: E731
-    machine = labs.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls: calls, measure=timings)
+    machine = labs.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls, *how: calls, measure=timings)
     monkeypatch.setattr(labs, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs.record, "this_machine", lambda: machine)
     monkeypatch.setattr(labs.plans, "peers", lambda shape: [])

@@ -108,7 +108,7 @@ def test_with_a_gpu_the_lab_measures_and_offers_the_run(paged, recorded, monkeyp
     """The GPU is played by the CPU: real inputs and checks, made-up times."""
     provenance = recorded.recording().provenance | {"gpu": "Tesla T4"}
     timings = lambda samples, seconds: [measure.Timing(1e-3, 9e-4, 2e-3, 7, "events") for _ in samples]  # noqa: E731
-    machine = labs_paging.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls: calls, measure=timings)
+    machine = labs_paging.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls, *how: calls, measure=timings)
     monkeypatch.setattr(labs_paging, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs_paging.record, "this_machine", lambda: machine)
     monkeypatch.setattr(labs_paging, "MEASURED_SIZES", (None, 64))

@@ -102,6 +102,12 @@ class WaveModel:
             seconds += max(slowest, rest * n_bytes / self.bandwidth)
         return seconds + 2 * launch.partial_bytes / self.bandwidth
 
+    def without_waves(self, launch: SplitLaunch) -> float:
+        """Time by a simpler rule: programs read at their own speed until the bandwidth is used up, and nothing else costs."""
+        n_bytes = launch.programs_per_split * launch.context_len * launch.bytes_per_token
+        rate = launch.programs_per_split * launch.num_splits * self.program_rate
+        return self.t0_s + n_bytes / min(rate, self.bandwidth)
+
     def seconds(self, launch: SplitLaunch, sm_count: int) -> float:
         """Predicted time of the call."""
         full, rest = launch.waves(sm_count)

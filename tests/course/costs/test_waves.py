@@ -59,6 +59,8 @@ def test_hand_worked_times():
     # 128 programs of 8,192 tokens: together they would read 6.4 TB/s, so the memory decides
     partial = 2 * partial_bytes(WORKHORSE, 16) / 4e12
     assert model.seconds(launch(16), 132) == pytest.approx(7e-6 + 8 * one / 4e12 + partial)
+    assert model.without_waves(launch(16)) == pytest.approx(4e-6 + 8 * one / 4e12)
+    assert model.without_waves(launch(2)) == pytest.approx(4e-6 + one / 2 / 50e9)
     # 136 programs of 7,808 tokens: 132 share the memory, then four read at their own rate
     n_bytes = 7_808 * 512
     partial = 2 * partial_bytes(WORKHORSE, 17) / 4e12

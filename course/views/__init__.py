@@ -34,6 +34,8 @@ _HOME = {
     "gradient_bytes": "explorers.gradient_bytes",
     "split_sweep": "explorers.split_sweep",
     "page_size": "explorers.page_size",
+    "calculator": "explorers.calculator",
+    "models_side_by_side": "explorers.side_by_side",
     "decode_lab": "labs",
     "forward_lab": "labs_full_sequence",
     "backward_lab": "labs_full_sequence",

@@ -122,8 +122,10 @@ class Explorer:
 # --- expressions: one Vega function for each helper of course.costs.units, compared with it in the tests
 
 
-def vega_bytes(x: str, digits: int = 4) -> str:
-    """Vega expression that writes bytes as costs.format_bytes(x, binary=False) does, from 1 kB to 999 TB."""
+def vega_bytes(x: str, digits: int = 4, *, binary: bool = False) -> str:
+    """Vega expression that writes bytes as costs.format_bytes(x, binary) does, from 1 kB (1 KiB) to 999 TB (TiB)."""
+    if binary:
+        return _scaled(x, digits, [(2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")], 1024)
     return _scaled(x, digits, [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")])
 
 
@@ -132,12 +134,12 @@ def vega_seconds(x: str, digits: int = 4) -> str:
     return _scaled(x, digits, [(1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")])
 
 
-def _scaled(x: str, digits: int, steps: list[tuple[float, str]]) -> str:
+def _scaled(x: str, digits: int, steps: list[tuple[float, str]], step: int = 1000) -> str:
     *larger, (last, unit) = steps
     text = f"format(({x}) / {last!r}, '.{digits}~r') + ' {unit}'"
     for scale, unit in reversed(larger):
         # As in Python: what would be printed as the next unit's 1 belongs to the next unit.
-        least = (1 - 0.5 * 10**-digits) * scale
+        least = (1 - 0.5 * 10**-digits) * scale if step == 1000 else (step - 0.5) / step * scale
         text = f"({x}) >= {least!r} ? format(({x}) / {scale!r}, '.{digits}~r') + ' {unit}' : {text}"
     return f"({text})"
 

@@ -25,6 +25,8 @@ COMPARED = {
     "gradient_bytes": "lines",
     "page_size": "fits",
     "split_sweep": "sweep",
+    "calculator": "grid",
+    "models_side_by_side": "bars",
 }
 
 
@@ -233,6 +235,7 @@ def test_equal_at_is_the_closest_number_of_users(name_of_model, context_len):
 
 @pytest.mark.parametrize("writer, plain, values", [
     (base.vega_bytes, lambda x: costs.format_bytes(x, binary=False), [1e3, 999.96e3, 343.6e9, 140e9, 2.75e12, 5.369e8]),
+    (lambda x: base.vega_bytes(x, binary=True), costs.format_bytes, [2**10, 1023.4 * 2**10, 1023.6 * 2**20, 2.3e9, 2**41]),
     (base.vega_seconds, costs.format_seconds, [4.369e-7, 1.118e-4, 9.9996e-4, 0.1444, 1.5, 2e-6, 9.99951e-7]),
     (lambda x: base.vega_count(x, "user"), lambda x: base.count(x, "user"), [1, 2, 1024]),
 ])  # fmt: skip

@@ -154,6 +154,16 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def vega_digits(x: str, significant: int = 3) -> str:
+    """Vega expression that writes a number as digits(x, significant) does."""
+    return f"format({x}, '.{significant}~r')"
+
+
+def digits(x: float, significant: int = 3) -> str:
+    """A number with so many significant digits and no exponent: '121', '0.35'."""
+    return f"{float(f'{x:.{significant}g}'):.12g}"
+
+
 def vega_sentence(template: str, **expressions: str) -> str:
     """Vega expression of a sentence: the words of ``template`` with each {name} replaced by what its expression gives.
 

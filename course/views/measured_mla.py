@@ -106,7 +106,7 @@ def mla_heads(
         for ax in filter(None, (top, low)):
             ax.axvline(at, color=style.MUTED, linewidth=0.9, linestyle="-" if words == "data sheet" else DOTTED)
         top.annotate(
-            f"ridge, {words}\n{at:.0f} heads", (at, 0.02), xycoords=("data", "axes fraction"), ha="right", va="bottom",
+            f"ridge:\n{words}\n{at:.0f} heads", (at, 0.02), xycoords=("data", "axes fraction"), ha="right", va="bottom",
             fontsize=9.5, color=style.MUTED, xytext=(-4, 0), textcoords="offset points",
         )  # fmt: skip
     told = []
@@ -192,16 +192,18 @@ def expanded_prefill(recording, *, name: str = "expanded-prefill") -> Figure:
         fig, top = style.subplots(height=3.8)
         low = None
     legend = []
-    for label, (fields, colour) in PREFILL.items():
+    for place, (label, (fields, colour)) in enumerate(PREFILL.items()):
+        # Equal times show as rings in one another.
+        ring = style.STYLES["recorded"] | {"markerfacecolor": "none", "markersize": 9.5 - 2 * place}
         at = [n for n in lengths if n in rows[label]]
         top.plot(lengths, [floor_of(fields, n).seconds for n in lengths], color=colour, **style.STYLES["computed"])
         if at:
             times = [rows[label][n]["median_s"] for n in at]
             ratios = [t / floor_of(fields, n).seconds for t, n in zip(times, at, strict=True)]
-            top.plot(at, times, color=colour, **style.STYLES["recorded"])
+            top.plot(at, times, color=colour, **ring)
             low.plot(at, ratios, color=colour, linewidth=0.8, alpha=0.45)
-            low.plot(at, ratios, color=colour, **style.STYLES["recorded"])
-        look = style.STYLES["recorded"] if at else {"linestyle": "-"}
+            low.plot(at, ratios, color=colour, **ring)
+        look = ring if at else {"linestyle": "-"}
         legend.append(Line2D([], [], color=colour, label=label, **look))
     legend.append(Line2D([], [], color=style.INK, label=f"floor, {gpu.name} data sheet", **style.STYLES["computed"]))
     for ax in filter(None, (top, low)):

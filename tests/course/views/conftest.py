@@ -22,7 +22,7 @@ def with_recording(recorded, monkeypatch):
     from course import measure
 
     made, whole = recorded.recording(), recorded.full_sequence_recording()
-    by_kind = {"prefill": whole}
+    by_kind = {"prefill": whole, "mla": recorded.mla_recording()}
     monkeypatch.setattr(measure, "recordings", lambda gpu=None, kind="decode", **_: [by_kind.get(kind, made)])
     return made
 

@@ -108,3 +108,28 @@ def full_sequence_recording() -> measure.Recording:
     product = {"operation": "matmul sustained", "bytes": 2**27, "flops": 2 * 8192**3}
     product |= {"median_s": product["flops"] / 675e12, "p20_s": 1.5e-3, "p80_s": 2e-3}
     return measure.Recording(kind="prefill", provenance=made.provenance, reads=made.reads, rows=rows, limits=[product])
+
+
+def mla_row(shape: Shape, operation: str = "mla_decode", backend: str | None = None, slower: float = 1.2) -> dict:
+    """Bound by its bytes or by its products, whichever takes longer, and a fixed time."""
+    seconds = T0 + max(shape.cache_bytes / READ_RATE, shape.flops / 675e12) * slower
+    return full_sequence_row(shape, operation, backend) | {
+        "median_s": seconds,
+        "p20_s": seconds * 0.98,
+        "p80_s": seconds * 1.05,
+        "splits": "automatic" if operation == "mla_decode" else None,
+        "head_dim_shared": shape.head_dim_shared,
+    }
+
+
+def mla_recording() -> measure.Recording:
+    """Of kind 'mla': 16 to 128 heads at three sizes, FlashInfer a little slower, one row whose splits were given."""
+    rows = []
+    for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
+        for heads in (16, 32, 64, 96, 128):
+            shape = Shape.mla(batch, heads, context_len)
+            rows += [mla_row(shape), mla_row(shape, "flashinfer", "fa3", 1.3), mla_row(shape, "flashinfer", "fa2", 1.6)]
+            rows.append(mla_row(shape, slower=0.5) | {"splits": "given", "num_splits": 4})
+            rows.append(mla_row(shape, slower=0.5) | {"operation": "paged_mla_decode", "page_size": 64})
+    whole = full_sequence_recording()
+    return measure.Recording(kind="mla", provenance=whole.provenance, reads=whole.reads, rows=rows, limits=whole.limits)

@@ -47,6 +47,7 @@ _HOME = {
     "rotary_residual": "explorers.rotary_residual",
     "mla_ridge": "explorers.mla_ridge",
     "expand_or_absorb": "explorers.expand_or_absorb",
+    "shared_bytes": "explorers.shared_bytes",
     "decode_lab": "labs",
     "forward_lab": "labs_full_sequence",
     "backward_lab": "labs_full_sequence",

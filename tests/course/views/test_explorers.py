@@ -31,6 +31,7 @@ COMPARED = {
     "rotary_residual": "residuals",
     "mla_ridge": "point",
     "expand_or_absorb": "calls",
+    "shared_bytes": "ways",
 }
 
 
@@ -161,12 +162,12 @@ def test_vega_agrees_with_costs_over_the_range(name, explorer):
 
 
 def test_the_chart_says_the_sentence(explorer):
-    said = [line for line in texts(explorer.spec(560)) if "\n" in line]
-    assert " ".join(said[0].split()) == explorer.sentence_of(**explorer.settings)
+    said = max((line for line in texts(explorer.spec(560)) if "\n" in line), key=len)  # ticks may have two lines
+    assert " ".join(said.split()) == explorer.sentence_of(**explorer.settings)
 
 
 def test_the_sentence_fits_a_phone(explorer):
-    said = next(line for line in texts(explorer.spec(320)) if "\n" in line)
+    said = max((line for line in texts(explorer.spec(320)) if "\n" in line), key=len)
     assert max(len(line) for line in said.split("\n")) * base.LETTER <= 320
 
 

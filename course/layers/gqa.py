@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
+from kernels.checks import softmax_scale
 
 from ..costs import Attention
 from ..costs.checks import whole
@@ -41,6 +42,8 @@ class CachedLayer(nn.Module):
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.d_model:
             came = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"x must have shape [B, M, d_model] with d_model = {self.d_model}, got {came}")
+        if not x.shape[0] or not x.shape[1]:
+            raise ValueError(f"x must hold at least one token of one sequence, got {list(x.shape)}")
         if x.dtype != weight.dtype or x.device != weight.device:
             raise TypeError(f"x must be {weight.dtype} on {weight.device}, as the layer is, got {x.dtype} on {x.device}")
         if cache is None:
@@ -107,7 +110,7 @@ class GQALayer(CachedLayer):
             check_base("rope_base", rope_base)
         check_pairing(pairing)
         self.rope_base, self.pairing = rope_base, pairing
-        self.scale = head_dim**-0.5 if scale is None else scale
+        self.scale = softmax_scale(scale, head_dim)
         self.widths = {"k": (n_kv_heads, head_dim), "v": (n_kv_heads, self.head_dim_v)}
         self.w_q = nn.Linear(d_model, n_q_heads * head_dim, bias=bias)
         self.w_k = nn.Linear(d_model, n_kv_heads * head_dim, bias=bias)
@@ -148,7 +151,7 @@ class GQALayer(CachedLayer):
             else:
                 parts = (full_attention(q[rows], kv["k"], kv["v"], self.scale) for rows, kv in cache.stored())
                 out = torch.cat(list(parts))
-        return self.w_o(out.to(x.dtype).flatten(-2))
+        return self.w_o(out.flatten(-2))
 
     def extra_repr(self) -> str:
         """What the weights' shapes do not say."""

@@ -21,6 +21,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from kernels.checks import softmax_scale
+
 from ..costs import Attention
 from ..costs.checks import whole
 from .caches import MAX_Q_LEN, ContiguousCache, PagedCache, operations
@@ -74,7 +76,7 @@ class MLALayer(CachedLayer):
         self.nope_dim, self.rope_dim, self.head_dim_v = nope_dim, rope_dim, head_dim_v
         self.latent_dim, self.q_latent_dim = latent_dim, q_latent_dim
         self.rope_base, self.pairing = rope_base, pairing
-        self.scale = (nope_dim + rope_dim) ** -0.5 if scale is None else scale
+        self.scale = softmax_scale(scale, nope_dim + rope_dim)
         self.attention = Attention.mla(n_heads, latent_dim, rope_dim)
         self.widths = {"latent": latent_dim, "k_rope": rope_dim}
 
@@ -156,7 +158,7 @@ class MLALayer(CachedLayer):
     ) -> Tensor:
         q = torch.cat([q_nope, q_rope], -1)
         if cache is None:
-            return full_attention(q, *self.expand(latent, k_rope), self.scale).to(q.dtype)
+            return full_attention(q, *self.expand(latent, k_rope), self.scale)
         cache.append(latent=latent, k_rope=k_rope)
         parts = [full_attention(q[rows], *self.expand(**stored), self.scale) for rows, stored in cache.stored()]
         return torch.cat(parts)
@@ -165,8 +167,8 @@ class MLALayer(CachedLayer):
         self, q_nope: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, cache: ContiguousCache | PagedCache | None
     ) -> Tensor:
         q_latent, parts = self.absorb(q_nope), []
-        for first in range(0, x_len := q_nope.shape[1], MAX_Q_LEN):
-            last = min(first + MAX_Q_LEN, x_len)
+        for first in range(0, q_nope.shape[1], MAX_Q_LEN):
+            last = min(first + MAX_Q_LEN, q_nope.shape[1])
             new = slice(first, last)
             if cache is None:  # the tokens so far are the cache, as they lie
                 decode = operations(q_latent.dtype).mla_decode

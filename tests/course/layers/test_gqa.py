@@ -172,6 +172,7 @@ X = torch.zeros(1, 3, 8)
         (ValueError, "pairing must be one of", lambda layer: GQALayer(8, 4, 2, 6, pairing="neox")),
         (ValueError, r"x must have shape \[B, M, d_model\] with d_model = 8", lambda layer: layer(torch.zeros(1, 3, 9))),
         (ValueError, r"x must have shape \[B, M, d_model\]", lambda layer: layer(torch.zeros(3, 8))),
+        (ValueError, "x must hold at least one token", lambda layer: layer(X[:, :0])),
         (TypeError, "x must be torch.float32", lambda layer: layer(X.half())),
         (TypeError, "cache must be a ContiguousCache, a PagedCache or None", lambda layer: layer(X, {})),
         (ValueError, "cache must be .* wide for this layer", lambda layer: layer(X, GQALayer(8, 4, 4, 6).new_cache(1, 4))),

@@ -11,6 +11,7 @@ Plain torch modules around the kernels: nothing here is a kernel. In float64 the
 """
 
 from .caches import ContiguousCache, PagedCache
+from .convert import load_deepseek, load_llama, mha_to_gqa, pool_kv_heads
 from .gqa import GQALayer
 from .mla import MLALayer
 from .pages import OutOfPages, PageAllocator
@@ -23,6 +24,10 @@ __all__ = [
     "OutOfPages",
     "PageAllocator",
     "PagedCache",
+    "load_deepseek",
+    "load_llama",
+    "mha_to_gqa",
+    "pool_kv_heads",
     "rotate",
     "rotation",
     "to_halves",

@@ -5,6 +5,8 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     attention    what one layer leaves in the cache, and the products it costs
     latent       an MLA layer: its parameters, its two forms, and the query tokens at which they cost the same
     full_sequence  which tiles of the scores are computed, and what gradients cost
+    residency    how many programs an SM holds, and the waves in which they run
+    transfers    what a memory hands out, and how much must be under way
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
     sharding     the heads of a layer divided over GPUs
@@ -32,9 +34,11 @@ from .latent import LatentAttention
 from .model_data import Model, experts_read, model, models
 from .paging import Occupancy, lengths_like, mean_page_waste, paged, pages_of, reserved, sequences_that_fit, tokens_read
 from .prediction import Prediction, fit
+from .residency import Residency, n_waves, resident
 from .roofline import Floor, decode_floors, floor, step_floor
 from .serving import Serving, serve
 from .sharding import kv_copies, split_heads
+from .transfers import bytes_in_flight, sectors
 from .units import GiB, KiB, MiB, bytes_of, format_bytes, format_seconds
 from .waves import SplitLaunch, WaveModel, fit_waves, partial_bytes, split_tokens, tokens_worth_a_split
 
@@ -50,12 +54,14 @@ __all__ = [
     "Model",
     "Occupancy",
     "Prediction",
+    "Residency",
     "Serving",
     "SplitLaunch",
     "WaveModel",
     "TileMap",
     "attention_flops",
     "backward_flops",
+    "bytes_in_flight",
     "bytes_of",
     "cache_bytes",
     "copy_passes",
@@ -82,6 +88,9 @@ __all__ = [
     "partial_bytes",
     "reserved",
     "sequences_that_fit",
+    "n_waves",
+    "resident",
+    "sectors",
     "serve",
     "split_heads",
     "split_tokens",

@@ -32,6 +32,9 @@ COMPARED = {
     "mla_ridge": "point",
     "expand_or_absorb": "calls",
     "shared_bytes": "ways",
+    "read_time": "read_lines",
+    "memory_strip": "lanes",
+    "rotation": "vectors",
 }
 
 

@@ -80,7 +80,7 @@ def pages_figure(
 ) -> Figure:
     """Sequences, their block table, and the pages where their tokens lie.
 
-    tables   the pages of each sequence, in order
+    tables   the pages of each sequence, in order; a name is one or two letters
     lengths  its tokens
     token    (sequence, position) whose way through the table is drawn
 
@@ -90,6 +90,8 @@ def pages_figure(
     names = list(tables)
     if not (1 <= len(names) <= 4 and n_pages <= 8 and 1 <= page_size <= 4):
         raise ValueError(f"at most 4 sequences and 8 pages of 4 tokens, got {len(names)}, {n_pages}, {page_size}")
+    if any(len(name) > 2 for name in names):
+        raise ValueError(f"names of sequences are one or two letters, got {', '.join(names)}")
     for name in names:
         if len(tables[name]) != costs.pages_of(lengths[name], page_size) or len(tables[name]) > 4:
             raise ValueError(f"sequence {name!r} of {lengths[name]} tokens has {len(tables[name])} pages of {page_size}")

@@ -28,6 +28,7 @@ def test_pages_say_where_a_token_lies():
 
 @pytest.mark.parametrize("change, word", [
     ({"tables": {"a": [5]}}, "'a'"),
+    ({"tables": {"answer": [5]}}, "letters"),
     ({"tables": {"a": [5, 1, 8]}}, "pages go"),
     ({"token": ("a", 10)}, "token"),
     ({"token": ("z", 0)}, "token"),

@@ -153,9 +153,10 @@ def launch(
     page = 0 if block_table is None else page_size
     layout = layout_of(head // apart, tail, head_dim_v // apart, k, k_tail, v, k_scale, v_scale, page=page)
     # A share's walks are pieces of sequences, and two programs are planned for each SM: a tile for short walks leaves room.
+    itemsize = 4 if q.dtype == torch.float32 else k.element_size()  # of what is multiplied: 8-bit keys become what q is
     walk, given = (capacity, num_splits) if bounds is None else (0, 1)
     planned = plan_decode(
-        batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, k.element_size(), device,
+        batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, itemsize, device,
         q_len=q_len, num_splits=given, shared_width=head if v is None else 0, page_size=page or None,
     )  # fmt: skip
     tile, num_splits = planned.tile, planned.num_splits

@@ -51,10 +51,9 @@ def padded_width(width: int) -> int:
 def shared_bytes(tile: Tile, columns: int, pad_qk: int, itemsize: int, *, buffers: int) -> int:
     """Shared memory of a tile: ``buffers`` tiles of keys and values of ``columns`` in all, the rows of q, and the scores.
 
-    Scores pass through it on their way to the other warps; from 64 rows on they stay in registers. Queries over an 8-bit
-    cache may be float32.
+    Scores pass through it on their way to the other warps; from 64 rows on they stay in registers.
     """
-    rows = tile.rows * ((4 if itemsize == 1 else itemsize) * pad_qk + (4 * tile.block_n if tile.rows < 64 else 0))
+    rows = tile.rows * (max(itemsize, 2) * pad_qk + (4 * tile.block_n if tile.rows < 64 else 0))
     return buffers * itemsize * tile.block_n * columns + rows
 
 

@@ -105,8 +105,8 @@ def decode_on(sm, kind, head_dim_qk, head_dim_v, group_size, context_len, *, cac
     else:
         head, tail = tiles.split_width(head_dim_qk)
     tile = plan_decode(
-        1, group_size, 1, 0 if work else context_len, head_dim_qk, head_dim_v, FORMATS[cached], device, num_splits=1,
-        shared_width=head if mla else 0, page_size=page,
+        1, group_size, 1, 0 if work else context_len, head_dim_qk, head_dim_v, 4 if kind == "fp32" else FORMATS[cached], device,
+        num_splits=1, shared_width=head if mla else 0, page_size=page,
     ).tile  # fmt: skip
     has_tail = tail > 0
     none = "constexpr"
@@ -277,6 +277,7 @@ def cases(sm):
         fp8 = {"cached": "fp8e4nv"}
         found["append 128, 8 bits"] = (append_on, half, 128, 128, fp8)
         found["decode 128, 8 bits"] = (decode_on, half, 128, 128, 4, 32768, fp8)
+        found["MLA 512 + 64, 8 bits, float32 queries"] = (decode_on, "fp32", 576, 512, 16, 8192, mla | fp8)
         found["MLA 512 + 64, 8 bits, 16 heads"] = (decode_on, half, 576, 512, 16, 32768, mla | fp8)
         found["MLA 512 + 64, 8 bits, 128 heads, page 64"] = (decode_on, half, 576, 512, 128, 8192, mla | fp8 | {"page": 64})
     return found

@@ -35,10 +35,16 @@ def assert_alike(one, other):
         torch.testing.assert_close(a, b, rtol=0, atol=4 * FLOORS[one[0].dtype] if COMPILED else 0)
 
 
-def assert_state(got, wanted, q, peer=None):
-    """(out, lse) in the dtype of q, against the float64 definition and PyTorch in that dtype."""
+def assert_state(got, wanted, q, peer=None, *, columns=128, size=1.0):
+    """(out, lse) in the dtype of q, against the float64 definition and PyTorch in that dtype.
+
+    A kernel adds the products of a float32 score one after another, so what their sum loses grows with the ``columns`` of a
+    key; libraries of matrix products add several chains side by side. 16-bit inputs meet tensor cores, which do so too.
+    """
     assert got[0].dtype == q.dtype
-    assert_accurate(got[0], wanted[0], peer)
+    if q.dtype == torch.float32:
+        size *= max(1, columns / 128)
+    assert_accurate(got[0], wanted[0], peer, size)
     assert_lse(got[1], wanted[1])
 
 

@@ -57,15 +57,17 @@ def gradients(q, k, v, d_out, d_lse=None, causal=False, scale=None):
     return torch.autograd.grad((out, lse), inputs, (d_out, d_lse))
 
 
-def check(got, wanted, peer, kv_len):
+def check(got, wanted, peer, kv_len, head_dim_v):
     """The bound of the forward pass, except that a gradient which may be 0 has no relative error.
 
-    The score of a lone key has gradient 0, and with few keys it is a difference of almost equal numbers.
+    The score of a lone key has gradient 0, and with few keys it is a difference of almost equal numbers, dP - delta. Each is a
+    sum of ``head_dim_v`` products, of about the square root of that in size, and was rounded by itself. PyTorch's unfused
+    attention has the weights at hand, and a lone key's difference is exactly 0 there.
     """
     if kv_len >= 8:
         assert_accurate(got, wanted, peer)
     else:
-        assert errors(got, wanted)[0] <= 2 * errors(peer, wanted)[0] + FLOORS[got.dtype]
+        assert errors(got, wanted)[0] <= 2 * errors(peer, wanted)[0] + FLOORS[got.dtype] * head_dim_v**0.5
 
 
 def compare(q, k, v, d_out, d_lse=None, causal=False, scale=None):
@@ -74,7 +76,7 @@ def compare(q, k, v, d_out, d_lse=None, causal=False, scale=None):
     peers = peer_gradients(q, k, v, d_out, d_lse, causal, scale)
     for mine, right, peer, like in zip(got, wanted, peers, (q, k, v), strict=True):
         assert mine.dtype == like.dtype and mine.is_contiguous()
-        check(mine, right, peer, k.shape[2])
+        check(mine, right, peer, *v.shape[2:])
     return got
 
 
@@ -117,7 +119,7 @@ def test_lengths_that_fill_no_tile(random, q_len, kv_len, dtype):
         peers = peer_gradients(q, k, v, d_out, causal=causal)
         for mine, right, peer in zip(got, wanted, peers, strict=True):
             for head in range(mine.shape[1]):
-                check(mine[:, head], right[:, head], peer[:, head], kv_len)
+                check(mine[:, head], right[:, head], peer[:, head], *v.shape[2:])
 
 
 WIDTHS = [(16, 16), (40, 40), (80, 128), (96, 80), (112, 48), (144, 24), (192, 128), (256, 256), (1, 3)]

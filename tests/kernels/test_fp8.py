@@ -26,7 +26,8 @@ def compare(q, k, v, k_scale, v_scale, seq_lens=None, **options):
     got = kernels.decode(q, k, v, seq_lens, k_scale=k_scale, v_scale=v_scale, **options)
     wanted = reference.decode(q, k, v, seq_lens, scale=options.get("scale"), k_scale=k_scale, v_scale=v_scale)
     full = dequantised(k, k_scale, q.dtype), dequantised(v, v_scale, q.dtype)
-    assert_state(got, wanted, q, peer(q, *full, seq_lens, options.get("scale")))
+    theirs = peer(q, *full, seq_lens, options.get("scale"))
+    assert_state(got, wanted, q, theirs, columns=q.shape[-1], size=max(1.0, v_scale.abs().max().item()))
     return got
 
 
@@ -178,12 +179,13 @@ def test_pages(random, device, cache, page_size, dtype):
     options = {"k_scale": k_scales, "v_scale": v_scales}
     wanted = reference.paged_decode(q, *pages, table, lengths, **options)
     theirs = peer(q, dequantised(k, k_scale, dtype), dequantised(v, v_scale, dtype), lengths)
+    size = v_scale.max().item()
     got = kernels.paged_decode(q, *pages, table, lengths, **options, num_splits=1)
-    assert_state(got, wanted, q, theirs)
+    assert_state(got, wanted, q, theirs, size=size)
     if not COMPILED:
         assert_same(got, kernels.decode(q, k, v, lengths, k_scale=k_scale, v_scale=v_scale, num_splits=1))
     work = kernels.plan_work(lengths, 6, 2, 20, FP8, capacity=150, shares=2)
-    assert_state(kernels.paged_decode(q, *pages, table, lengths, **options, work=work), wanted, q, theirs)
+    assert_state(kernels.paged_decode(q, *pages, table, lengths, **options, work=work), wanted, q, theirs, size=size)
 
 
 def test_dead_slots_may_hold_anything(random, device, cache):
@@ -204,14 +206,15 @@ def mla_compare(q_latent, q_rope, latent, k_rope, latent_scale, seq_lens, num_sp
     options = {"scale": 0.04, "latent_scale": latent_scale}
     wanted = reference.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, **options)
     full = dequantised(latent, latent_scale, q_latent.dtype)[:, None]
+    size = {"columns": latent.shape[-1] + k_rope.shape[-1], "size": max(1.0, latent_scale.abs().max().item())}
     theirs = peer(torch.cat([q_latent, q_rope], -1), torch.cat([full, k_rope[:, None]], -1), full, seq_lens, 0.04)
     got = kernels.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, **options, num_splits=num_splits)
-    assert_state(got, wanted, q_latent, theirs)
+    assert_state(got, wanted, q_latent, theirs, **size)
     table, *pages, options["latent_scale"] = scatter(seq_lens, page_size, latent, k_rope, latent_scale)
     capacity, (n_q_heads, latent_dim) = table.shape[1] * page_size, q_latent.shape[-2:]
     work = kernels.plan_work(seq_lens, n_q_heads, 1, latent_dim, FP8, capacity=capacity, shares=2)
     got = kernels.paged_mla_decode(q_latent, q_rope, *pages, table, seq_lens, **options, work=work)
-    assert_state(got, wanted, q_latent, theirs)
+    assert_state(got, wanted, q_latent, theirs, **size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -23,7 +23,8 @@ def sdpa(q_latent, q_rope, latent, k_rope, seq_lens, scale):
 def compare(q_latent, q_rope, latent, k_rope, seq_lens=None, *, scale=0.1, **options):
     got = kernels.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, scale=scale, **options)
     wanted = reference.mla_decode(q_latent, q_rope, latent, k_rope, seq_lens, scale=scale)
-    assert_state(got, wanted, q_latent, sdpa(q_latent, q_rope, latent, k_rope, seq_lens, scale))
+    columns = latent.shape[-1] + k_rope.shape[-1]
+    assert_state(got, wanted, q_latent, sdpa(q_latent, q_rope, latent, k_rope, seq_lens, scale), columns=columns)
     return got
 
 
@@ -31,7 +32,8 @@ def compare_paged(q_latent, q_rope, latent, k_rope, seq_lens, page_size, *, scal
     table, *pages = scatter(seq_lens, page_size, latent, k_rope, **layout)
     got = kernels.paged_mla_decode(q_latent, q_rope, *pages, table, seq_lens, scale=scale, work=work, num_splits=num_splits)
     wanted = reference.paged_mla_decode(q_latent, q_rope, *pages, table, seq_lens, scale=scale)
-    assert_state(got, wanted, q_latent, sdpa(q_latent, q_rope, latent, k_rope, seq_lens, scale))
+    columns = latent.shape[-1] + k_rope.shape[-1]
+    assert_state(got, wanted, q_latent, sdpa(q_latent, q_rope, latent, k_rope, seq_lens, scale), columns=columns)
     return got
 
 

@@ -110,4 +110,5 @@ def test_compiled_kernels_fit(compilations, sm):
     for case in cases:
         assert case["shared"] <= case["limit"], case
         # Spilled around the loops, not in them. Hopper's tiles were measured, and those that spill nothing were slower.
-        assert case["stack"] <= (320 if sm == 90 else 160), case
+        # Full float32 over 8 bits is for checking, not for speed.
+        assert case["stack"] <= (320 if sm == 90 or "float32" in case["case"] else 160), case

@@ -226,6 +226,7 @@ class PagedCache(_Cache):
             shape = (allocator.n_pages, allocator.page_size, *_row(width))
             self._tensors[name] = torch.empty(shape, dtype=dtype, device=device)
         self.sequences = tuple(allocator.allocate() for _ in range(batch))
+        self._table: tuple[int, Tensor, Tensor] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -235,12 +236,20 @@ class PagedCache(_Cache):
     @property
     def seq_lens(self) -> Tensor:
         """Tokens of each sequence, int32 [B]."""
-        return self.allocator.seq_lens(self.sequences, device=self.device)
+        return self._on_device()[1]
 
     @property
     def block_table(self) -> Tensor:
         """The pages of each sequence, int32 [B, pages of the longest]."""
-        return self.allocator.block_table(self.sequences, device=self.device)
+        return self._on_device()[0]
+
+    def _on_device(self) -> tuple[Tensor, Tensor]:
+        """Table and lengths, sent to the device once for each change of the allocator."""
+        if self._table is None or self._table[0] != self.allocator.changes:
+            table = self.allocator.block_table(self.sequences, device=self.device)
+            lengths = self.allocator.seq_lens(self.sequences, device=self.device)
+            self._table = self.allocator.changes, table, lengths
+        return self._table[1:]
 
     @property
     def n_bytes(self) -> int:
@@ -265,7 +274,7 @@ class PagedCache(_Cache):
         for sequence in sequences:
             self.allocator.length(sequence)
         part = copy.copy(self)
-        part.sequences = sequences
+        part.sequences, part._table = sequences, None
         return part
 
     def select(self, rows: Sequence[int]) -> Self:

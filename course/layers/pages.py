@@ -37,6 +37,7 @@ class PageAllocator:
         self._lengths: dict[int, int] = {}
         self._next_sequence = 0
         self.has_memory = False  # set by the cache that it serves
+        self.changes = 0  # grows with every change, so that tables made from it know when they are old
 
     @property
     def n_free(self) -> int:
@@ -102,6 +103,7 @@ class PageAllocator:
             pages[-1] = copies[0][1]
         pages += [self._take() for _ in range(self._pages_of(length + n) - len(pages))]
         self._lengths[sequence] = length + n
+        self.changes += 1
         return copies
 
     def pages_needed(self, sequences: Iterable[int], n: int = 1) -> int:
@@ -119,6 +121,7 @@ class PageAllocator:
     def free(self, sequence: int) -> None:
         """End a sequence. Its pages are free unless others hold them too."""
         self._known(sequence)
+        self.changes += 1
         del self._lengths[sequence]
         for page in reversed(self._pages.pop(sequence)):
             self._owners[page] -= 1
@@ -179,6 +182,7 @@ class PageAllocator:
     def _new(self) -> int:
         sequence = self._next_sequence
         self._next_sequence += 1
+        self.changes += 1
         self._pages[sequence], self._lengths[sequence] = [], 0
         return sequence
 

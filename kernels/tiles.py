@@ -133,11 +133,13 @@ def decode_tile(
     hopper_fp8 = itemsize == 1 and capability[0] == 9 and page_size is None and tile_rows == MIN_DOT
     wide = pad(head_dim_v) > 256 and not hopper_fp8
     block_n = 128 if tokens >= 2048 and not wide else 64
+    # Tiles that span pages look up each token's; for a wide record that takes the threads of eight warps.
+    spans_pages = page_size is not None and page_size % block_n != 0 and pad(head_dim_v) > 256
     # Or the accumulators crowd the registers.
-    num_warps = 4 if accumulator * (2 if itemsize == 1 else 1) <= 8192 and tile_rows < 64 else 8
+    num_warps = 4 if accumulator * (2 if itemsize == 1 else 1) <= 8192 and tile_rows < 64 and not spans_pages else 8
     if accumulator >= 32768:
         num_stages = 2
-    elif page_size is not None:
+    elif page_size is not None and not spans_pages:
         num_stages = 5  # two more, in which the look-up is on its way
     else:
         num_stages = 4 if itemsize == 1 and not shared_width else 3

@@ -95,11 +95,14 @@ class Ladder:
 
     def _repr_html_(self) -> str:
         def line(cells, tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            name, idea, *rest = map(html.escape, cells)  # on a phone there is no room for a column of ideas
+            shown = [f"<strong>{name}</strong><br>{idea}", *rest]
+            return "<tr>" + "".join(f"<{tag} style='text-align:left'>{cell}</{tag}>" for cell in shown) + "</tr>"
 
         body = "".join(line(row, "td") for row in self.rows)
         return (
-            f"<table class='kernel-ladder'><thead>{line(COLUMNS, 'th')}</thead><tbody>{body}</tbody></table>"
+            "<table class='kernel-ladder' style='font-size:0.85em;line-height:1.35'>"
+            f"<thead>{line(COLUMNS, 'th')}</thead><tbody>{body}</tbody></table>"
             f"<p>{html.escape(self.source)}</p>"
         )
 

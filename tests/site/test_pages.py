@@ -1,5 +1,6 @@
 """Every page of the built site, as a reader's browser shows it."""
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import Page
@@ -100,3 +101,8 @@ def test_notebook_opens_in_colab_and_can_be_downloaded(visit, notebook_name):
     assert colab == f"https://colab.research.google.com/github/{url.split('/', 3)[3]}/blob/{tag}/{notebook}"
     download = page.locator("a.btn-download-source-button").evaluate("link => link.href")
     assert page.request.get(download).text() == Path(ROOT, notebook).read_text(encoding="utf-8")
+
+
+def test_cheat_sheet_prints_on_one_page(visit):
+    paper = visit("book/cheat_sheet.html").page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", paper)) == 1

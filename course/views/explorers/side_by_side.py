@@ -133,7 +133,7 @@ def models_side_by_side() -> Explorer:
     )
     y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("step", op="max", order="ascending"),
               axis=axis(labels=False, ticks=False, domain=False))  # fmt: skip
-    x_axis = axis(labelExpr="datum.value == 0 ? '0' : " + vega_seconds("datum.value", 2), tickCount=4)
+    x_axis = axis(labelExpr="datum.value == 0 ? '0' : " + vega_seconds("datum.value", 2), tickCount=3)
     colours = {"weights": BLUE, "attention": ORANGE}
     layers = [
         bars.transform_fold(["weights", "attention"], as_=["part", "seconds"])

@@ -32,7 +32,7 @@ PREFIXES = (0, 1024, 8192)
 CAPACITIES = (32768, 131072)
 PAGE_SIZES = tuple(2**i for i in range(9))
 LINES = ("in pages", "reserved")
-MARK = "recorded: speed of the kernel, contiguous cache = 100%"
+MARK = "speed of the kernel, recorded"
 
 PAGE_SIZE = (
     "{budget} GiB of cache for {layers} layers of {n_kv_heads}, sequences of {mean} own tokens on average ({kind}){prefix}. "
@@ -160,11 +160,10 @@ def page_size() -> Explorer:
         axis=axis(values=[1, 4, 16, 64, 256], format="d"),
     )  # fmt: skip
     y = alt.Y(
-        "share:Q", title="of the most that is possible", scale=alt.Scale(domain=[0, 1.05], nice=False),
+        "share:Q", title="share of the most possible", scale=alt.Scale(domain=[0, 1.05], nice=False),
         axis=axis(values=[0, 0.25, 0.5, 0.75, 1], format="%"),
     )  # fmt: skip
-    said = "sequences that fit, {}, pages of one token = 100%"
-    names = {line: said.format(line) for line in LINES}
+    names = {line: f"sequences that fit, {line}" for line in LINES}
     colours = colour_scale({names[LINES[0]]: BLUE, names[LINES[1]]: GREY, **({MARK: ORANGE} if ratios else {})})
     colour = alt.Color("label:N", **colours)
     dash = dashes("label:N", {names[LINES[0]]: [1, 0], names[LINES[1]]: [6, 3]}, 0)

@@ -59,6 +59,6 @@ def test_every_reference_is_cited_and_every_citation_exists():
     cited = set()
     for path in [*sorted(ROOT.glob("book/*.md")), *sorted(ROOT.glob("notebooks/*.ipynb"))]:
         for group in re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", path.read_text(encoding="utf-8")):
-            # A page's own list of references has a prefix of its own, such as c1-, which its citations repeat.
-            cited |= {re.sub(r"^c\d+-", "", key.strip()) for key in group.split(",")}
+            # A page's own list of references has a prefix of its own, such as c1-, c3b- or p1-, which its citations repeat.
+            cited |= {re.sub(r"^[cp]\d+b?-", "", key.strip()) for key in group.split(",")}
     assert cited == keys

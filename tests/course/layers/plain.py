@@ -2,6 +2,10 @@
 
 import torch
 
+from course.layers import PageAllocator
+
+BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+
 
 def turned(x, positions, base, pairing):
     """x [B, M, ..., d] turned by positions [B, M], as complex numbers."""
@@ -90,3 +94,15 @@ def poison(cache):
     for name in cache.widths:
         cache[name].fill_(torch.nan)
     return cache
+
+
+def caches(layer, batch, capacity, page_size=3):
+    """A cache of each kind, full of NaN."""
+    allocator = PageAllocator(batch * -(-capacity // page_size), page_size)
+    return [poison(layer.new_cache(batch, capacity)), poison(layer.new_paged_cache(allocator, batch))]
+
+
+def assert_close(got, wanted, dtype=torch.float64):
+    """Equal up to the rounding of the dtype that was computed in."""
+    assert got.dtype == dtype and got.shape == wanted.shape
+    torch.testing.assert_close(got.double(), wanted, atol=BOUNDS[dtype], rtol=BOUNDS[dtype])

@@ -1,5 +1,9 @@
 """Conversion: pooled weights against loops over heads, and checkpoints judged by the layers of the library they come from."""
 
+import pathlib
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +12,7 @@ from hypothesis import strategies as st
 from course.layers import GQALayer, MLALayer, PageAllocator, load_deepseek, load_llama, mha_to_gqa, pool_kv_heads
 from tests.course.layers import plain
 
+ROOT = pathlib.Path(__file__).parents[3]
 PREFIX = "model.layers.3.self_attn."
 
 
@@ -110,6 +115,16 @@ def test_refusals_of_pooling(error, words, call):
 
 
 # --- checkpoints
+
+
+@pytest.mark.parametrize("order", ["kernels, transformers.models.llama.modeling_llama", "transformers.pipelines, kernels"])
+def test_the_library_and_our_kernels_can_be_imported_together(order):
+    """Another package is called `kernels` too, and the library looks for it."""
+    pytest.importorskip("transformers")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {order}; print(kernels.attention.__module__)"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "kernels.forward", done.stderr
 
 
 def random_weights(module):

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 import kernels
 from course.layers import GQALayer, PageAllocator
 from tests.course.layers import plain
+from tests.course.layers.plain import assert_close, caches
 
 # Group sizes and widths that are no powers of two, and no two of a kind alike.
 HEADS = [(7, 1), (6, 2), (12, 4), (5, 5), (10, 2), (9, 3), (14, 2)]
-BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 
 
 @st.composite
@@ -27,17 +27,6 @@ def layers(draw):
         pairing=draw(st.sampled_from(["halves", "interleaved"])), bias=draw(st.booleans()),
         scale=draw(st.none() | st.just(0.7)),
     ).double()  # fmt: skip
-
-
-def caches(layer, batch, capacity, page_size=3):
-    """Both kinds, full of NaN."""
-    allocator = PageAllocator(batch * -(-capacity // page_size), page_size)
-    return [plain.poison(layer.new_cache(batch, capacity)), plain.poison(layer.new_paged_cache(allocator, batch))]
-
-
-def assert_close(got, wanted, dtype=torch.float64):
-    assert got.dtype == dtype and got.shape == wanted.shape
-    torch.testing.assert_close(got.double(), wanted, atol=BOUNDS[dtype], rtol=BOUNDS[dtype])
 
 
 @settings(deadline=None, max_examples=30)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kernels
 from course.layers import MLALayer, PageAllocator
 from tests.course.layers import plain
-from tests.course.layers.test_gqa import assert_close, caches
+from tests.course.layers.plain import assert_close, caches
 
 FORMS = ["auto", "expanded", "absorbed"]
 

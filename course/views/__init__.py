@@ -50,6 +50,8 @@ _HOME = {
     "predicted_against_measured": "forecasts",
     "calibration": "forecasts",
     "course_map": "diagrams_course",
+    "page_table": "contents",
+    "path_list": "contents",
     "prediction_lab": "labs_costs",
     "latent_record": "explorers.latent_record",
     "rotary_residual": "explorers.rotary_residual",

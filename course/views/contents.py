@@ -79,8 +79,8 @@ def minutes(page: str) -> int:
 
 
 def title(page: str) -> str:
-    """A page's title with its number, without what follows a colon: '1 The KV cache'."""
-    return first_cell(page).split("\n")[0].removeprefix("# ").split(":")[0].strip()
+    """A page's title with its number: '4 Grouped-head decode'."""
+    return first_cell(page).split("\n")[0].removeprefix("# ").strip()
 
 
 def page_table(folder: str = "") -> str:

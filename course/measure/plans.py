@@ -305,7 +305,9 @@ def sharing(dtype: str) -> Plan:
             points += [ours(shape), Point(shape, "matmul", "rows")]
             points += [Point(shape, "sdpa", backend) for backend in ("FLASH", "CUDNN")]
             if shape.group_size > 1:
-                points += [Point(shape, "copy_heads", form) for form in ("repeat_interleave", "expand")]
+                points.append(Point(shape, "copy_heads", "repeat_interleave"))
+                if n_kv_heads > 1:  # one head, expanded, is reshaped without a copy
+                    points.append(Point(shape, "copy_heads", "expand"))
                 points += [Point(shape, "repeat_sdpa", backend) for backend in ("FLASH", "CUDNN")]
                 points += [Point(shape, "matmul", form) for form in ("broadcast", "repeat_interleave")]
     return _plan("sharing", points, limits=[Limit("torch copy", costs.GiB)])

@@ -26,7 +26,7 @@ from .base import (
 from .decode_time import HEAD_DIM, KV_HEADS, Q_HEADS
 
 LINES = ("one load for the heads of a group", "KV heads copied first", "MHA, nothing shared")
-MARKS = {"decode": "grouped kernel", "repeat_sdpa": "heads copied, then PyTorch's fastest backend"}
+MARKS = {"decode": "grouped kernel", "repeat_sdpa": "heads copied, then SDPA"}
 
 SHARED_BYTES = (
     "{n_q_heads} over {n_kv_heads}, batch {batch}, {context} tokens: a kernel that loads a shared key once moves {shared} in a "
@@ -155,9 +155,10 @@ def shared_bytes() -> Explorer:
         axis=axis(
             values=[10.0**n for n in range(5, 15)],
             labelExpr=f"[{vega_bytes('datum.value', 3)}, {vega_seconds('datum.value / bandwidth', 3)}]",
-            labelLineHeight=13, minExtent=62, maxExtent=62,
+            labelLineHeight=12,
         ),
     )  # fmt: skip
+    y.axis.labelFontSize = 10  # two numbers have the room of one
     lines = (
         alt.Chart(alt.NamedData("ways"))
         .transform_calculate(kv="min(datum.heads, n_q_heads)")

@@ -184,7 +184,10 @@ def expanded_prefill(recording, *, name: str = "expanded-prefill") -> Figure:
         one = costs.Attention.gqa(fields["n_q_heads"], fields["n_kv_heads"], fields["head_dim_qk"], 128)
         batch = 16384 // context_len
         flops = costs.attention_flops(one, context_len, context_len, batch=batch, causal=True)
-        return costs.floor(costs.cache_bytes(one, context_len, batch=batch), flops, gpu)
+        # Queries and outputs are as large as the keys and values of as many heads.
+        heads = costs.Attention.gqa(one.n_q_heads, one.n_q_heads, one.head_dim_qk, one.head_dim_v)
+        n_bytes = sum(costs.cache_bytes(each, context_len, batch=batch) for each in (one, heads))
+        return costs.floor(n_bytes, flops, gpu)
 
     if measured:
         fig, (top, low) = style.subplots(2, 1, height=5.4, sharex=True, gridspec_kw={"height_ratios": (2, 1)})
@@ -224,7 +227,10 @@ def expanded_prefill(recording, *, name: str = "expanded-prefill") -> Figure:
         low.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     fig.legend(handles=legend, loc="outside upper left", ncols=1, handlelength=1.6, labelspacing=0.35, borderaxespad=0.2)
     caption = ["Causal prefill with the full-sequence kernel, bfloat16: time of one call and its ratio to the floor."]
-    caption.append(f"Lines: computed, {gpu.name} data sheet (all are bound by their products).")
+    caption.append(
+        f"Lines: computed, {gpu.name} data sheet: queries, keys, values and outputs moved once, or the FLOPs if they take "
+        "longer."
+    )
     if measured:
         caption.append(f"Hollow marks: {recording.label}.")
         if not recording.current:

@@ -52,16 +52,21 @@ def one_program(recording: Recording, n_kv_heads: int, **fields) -> costs.Predic
 
 def wave_model(recording: Recording, n_kv_heads: int = 8) -> costs.WaveModel:
     """The model's constants: bandwidth from the recorded read, speed and fixed time of a program from calls with one split,
-    the cost of a wave and of the merge from all recorded splits of ``n_kv_heads``.
+    the cost of a wave and of the merge from the recorded splits of ``n_kv_heads`` that are powers of two.
 
-    LookupError where the recording has too few of them.
+    Powers of two avoid the ends of waves on most GPUs: what lies between them is left to try the model on. LookupError where
+    the recording has too few rows.
     """
     gpu = costs.gpu(recording.provenance["gpu"])
     program = one_program(recording, n_kv_heads)
+    rows = [row for row in split_rows(recording, n_kv_heads=n_kv_heads) if row["num_splits"].bit_count() == 1]
     try:
         return costs.fit_waves(
-            ((split_launch(row, gpu), row["median_s"]) for row in split_rows(recording, n_kv_heads=n_kv_heads)),
-            bandwidth=recording.read_bandwidth, program_rate=program.bandwidth, t0_s=program.t0_s, sm_count=gpu.sm_count,
-        )  # fmt: skip
+            ((split_launch(row, gpu), row["median_s"]) for row in rows),
+            bandwidth=recording.read_bandwidth,
+            program_rate=program.bandwidth,
+            t0_s=program.t0_s,
+            sm_count=gpu.sm_count,
+        )
     except ValueError as error:
         raise LookupError(f"the recorded splits of {n_kv_heads} KV heads give no model: {error}") from None

@@ -31,6 +31,13 @@ def test_the_constants_come_back(data):
         assert getattr(got, name) == pytest.approx(value, rel=1e-6), name
 
 
+def test_splits_between_the_powers_of_two_are_left_for_testing(data):
+    recording = made(data, splits=(1, 2, 4, 8, 16, 32, 64, 17))
+    wrong = [row | {"median_s": 9 * row["median_s"]} if row["num_splits"] == 17 else row for row in recording.rows]
+    disturbed = measure.Recording("decode", recording.provenance, recording.reads, wrong)
+    assert measure.wave_model(disturbed) == measure.wave_model(recording)
+
+
 def test_rows_are_those_with_given_splits_in_order(data):
     rows = measure.split_rows(made(data, splits=(4, 1, 2)), context_len=8192)
     assert [row["num_splits"] for row in rows] == [1, 2, 4]

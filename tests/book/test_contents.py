@@ -3,7 +3,6 @@
 python -m tests.book.test_contents      writes lists and map
 """
 
-import html
 import re
 from pathlib import Path
 
@@ -21,7 +20,7 @@ BEGIN, END = "% begin pages\n", "% end pages\n"
 
 def of_the_index() -> str:
     made = views.course_map()
-    picture = f'<img src="images/course-map.png" width="560" alt="{html.escape(made.alt)}">'
+    picture = f"![{made.alt}](images/course-map.png){{width=560px}}"
     return f"\n{views.page_table('../notebooks/')}\n\n{views.path_list()}\n\n{picture}\n\n*{made.caption}*\n\n"
 
 

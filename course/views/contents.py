@@ -86,11 +86,11 @@ def title(page: str) -> str:
 def page_table(folder: str = "") -> str:
     """Markdown: one line a page, with a link into ``folder``, minutes, what it needs and the question it answers."""
     files = _notebooks()
-    lines = ["| page | minutes | needs | the question it answers |", "|---|---:|---|---|"]
+    lines = ["| page, and the question it answers | minutes | needs |", "|---|---:|---|"]
     for page, name in files.items():
         needs = ", ".join(need for need in PAGES[page].needs if need in files) or "–"
         optional = " (optional)" if page in OPTIONAL else ""
-        lines.append(f"| [{title(page)}]({folder}{name}){optional} | {minutes(page)} | {needs} | {PAGES[page].question} |")
+        lines.append(f"| [{title(page)}]({folder}{name}){optional}<br>{PAGES[page].question} | {minutes(page)} | {needs} |")
     return "\n".join(lines)
 
 

@@ -240,7 +240,9 @@ def split_sweep() -> Explorer:
     )  # fmt: skip
     y = alt.Y(
         "seconds:Q", title="time of one call", scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=axis(values=[m * 10.0**n for n in range(-7, 0) for m in (1, 2, 5)], labelExpr=vega_seconds("datum.value")),
+        axis=axis(
+            values=[m * 10.0**n for n in range(-7, 0) for m in (1, 1.5, 2, 3, 5, 7)], labelExpr=vega_seconds("datum.value")
+        ),
     )  # fmt: skip
     colours = colour_scale(dict(zip((*LINES, "recorded on an H200"), (BLUE, ORANGE, GREY, GREEN), strict=True)))
     colour = alt.Color("line:N", **colours)

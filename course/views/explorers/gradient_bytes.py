@@ -133,7 +133,7 @@ def gradient_bytes() -> Explorer:
     x = alt.X(
         "context_len:Q", title="tokens of a sequence",
         scale=alt.Scale(type="log", base=2, domain=[CONTEXTS[0], CONTEXTS[-1]]),
-        axis=axis(values=[512, 2048, 8192, 32768, 131072], format=",d"),
+        axis=axis(values=[512, 8192, 131072], format=",d"),
     )  # fmt: skip
     y = alt.Y(
         "bytes:Q", title="bytes moved for dK and dV", scale=alt.Scale(type="log", nice=False),

@@ -104,7 +104,7 @@ def memory_strip() -> Explorer:
 
     per_line, lines = LINE // ELEMENT_BYTES, MOST * max(STRIDES) * ELEMENT_BYTES // LINE
     x = alt.X(
-        "left:Q", title="element of a line of 128 bytes; a bar every 32 bytes",
+        "left:Q", title="element of the line; a bar every 32 bytes",
         scale=alt.Scale(domain=[0, per_line], nice=False), axis=axis(values=[0, 8, 16, 24, 32], gridColor=GREY),
     )  # fmt: skip
     y = alt.Y(

@@ -7,7 +7,7 @@ import base64
 import html
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import ipywidgets as widgets
@@ -87,6 +87,66 @@ def _button(label: str, action: Callable[[], None], status: widgets.HTML) -> wid
     return button
 
 
+def _live(rows: Sequence[dict]) -> dict:
+    """What a figure takes of the rows measured here: those that are right, what they are called, and the GPU's data sheet."""
+    mine = [row for row in rows if row["status"] == "ok"]
+    return {"live": mine, "live_label": f"live on this machine's {_place()}", "live_gpu": _gpu_here() if mine else None}
+
+
+def _measuring_lab(
+    name: str,
+    title: str,
+    what: str,
+    controls: Sequence[widgets.Widget],
+    *,
+    redrawn_by: Sequence[widgets.Widget],
+    draw: Callable[[list[dict]], Figure],
+    measured: Callable[[record.Machine, list[dict], Callable[[str], None]], str],
+    counted: Callable[[], str],
+    without_gpu: str,
+    buttons: tuple[str, str] = ("measure on this GPU", "count requests"),
+) -> Lab:
+    """A lab whose button measures on the reader's GPU, draws that and offers the run as JSON; without a GPU it counts.
+
+    redrawn_by   the controls that show another figure, of the rows measured so far
+    draw         rows -> the figure with them
+    measured     machine, rows and what tells the reader a sentence -> a sentence about what it has put into the rows
+    counted      what the button shows without a GPU, as html
+    without_gpu  what the button does there, in words
+    buttons      its label with and without a GPU
+    """
+    gpu = _place() != "CPU"
+    rows: list[dict] = []
+    first = draw(rows)
+    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
+
+    def say(words: str) -> None:
+        status.value = _text(words)
+
+    def redraw(_=None) -> None:
+        screen.value = draw(rows).png
+
+    def run() -> None:
+        if not gpu:
+            status.value = counted()
+            return
+        say("measuring: first the answers against float64, then the time …")
+        machine = record.this_machine()
+        say(measured(machine, rows, say))
+        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
+        link = base64.b64encode(run_as_json.encode()).decode()
+        saved.value = f"<a download='{name}-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
+        redraw()
+
+    for control in redrawn_by:
+        control.observe(redraw, "value")
+    if not gpu:
+        say(f"{NO_GPU}: lines are computed, hollow marks recorded; the button {without_gpu}.")
+    button = _button(buttons[0 if gpu else 1], run, status)
+    row = widgets.HBox(controls, layout=widgets.Layout(flex_flow="row wrap"))
+    return Lab(name, title, what, first, widgets.VBox([row, button, status, saved, screen]))
+
+
 # --- chapter 4
 
 
@@ -97,7 +157,6 @@ def decode_lab() -> Lab:
     """
     found = measure.recordings("NVIDIA H200", "decode")
     recording = found[0] if found else None
-    gpu = _place() != "CPU"
     heads = widgets.Dropdown(
         options=[
             (f"{q} query, {kv} KV", (q, kv)) for q, kv in ((32, 32), (32, 16), (32, 8), (32, 4), (32, 2), (32, 1), (64, 8))
@@ -109,65 +168,35 @@ def decode_lab() -> Lab:
     context = widgets.Dropdown(
         options=[(f"{n:,}", n) for n in (512, 2048, 8192, 32768, 131072)], value=8192, description="tokens"
     )
-    rows: list[dict] = []
 
-    def draw() -> Figure:
+    def draw(rows: list[dict]) -> Figure:
         n_q_heads, n_kv_heads = heads.value
-        mine = [row for row in rows if row["status"] == "ok"]
         return measured_against_arithmetic(
             recording,
             name="decode-lab",
             select={"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "batch": batch.value},
-            live=mine,
-            live_label=f"live on this machine's {_place()}",
-            live_gpu=_gpu_here() if mine else None,
+            **_live(rows),
         )
 
-    first = draw()
-    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
-
-    def redraw(_=None) -> None:
-        screen.value = draw().png
-
-    def run() -> None:
-        if not gpu:
-            status.value = _counted(*heads.value)
-            return
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         shape = Shape(batch.value, *heads.value, context.value, dtype=record.usual_dtype())
-        status.value = _text("measuring: first the answers against float64, then the time …")
-        machine = record.this_machine()
         fresh = list(record.measure_shape([plans.ours(shape), *plans.peers(shape)], machine))
         rows.extend(fresh)
-        status.value = _text(f"{shape}: {record.summary(fresh)}")
-        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
-        link = base64.b64encode(run_as_json.encode()).decode()
-        saved.value = f"<a download='decode-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
-        redraw()
+        return f"{shape}: {record.summary(fresh)}"
 
-    for control in (heads, batch):
-        control.observe(redraw, "value")
-    if not gpu:
-        status.value = _text(
-            f"{NO_GPU}: lines are computed, hollow marks recorded; the button counts what the kernels request."
-        )
-    button = _button("measure on this GPU" if gpu else "count requests", run, status)
-    return Lab(
+    return _measuring_lab(
         "decode",
         "Live lab: your GPU under the same floor.",
         "Choose heads, batch and context; the grouped kernel, the full-sequence kernel at one query and PyTorch "
         "are checked, then timed "
         "on your CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it counts what the "
         "kernels request.",
-        first,
-        widgets.VBox(
-            [
-                widgets.HBox([heads, batch, context], layout=widgets.Layout(flex_flow="row wrap")),
-                button,
-                status,
-                saved,
-                screen,
-            ]
-        ),
+        [heads, batch, context],
+        redrawn_by=[heads, batch],
+        draw=draw,
+        measured=measured,
+        counted=lambda: _counted(*heads.value),
+        without_gpu="counts what the kernels request",
     )
 
 

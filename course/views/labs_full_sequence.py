@@ -1,8 +1,7 @@
 """Labs of whole sequences: the full-sequence kernel (chapter 3) and its gradients (3b) on the reader's machine."""
 
-import base64
 import html
-import json
+from collections.abc import Callable
 
 import ipywidgets as widgets
 import torch
@@ -13,7 +12,8 @@ from .. import costs, measure
 from ..measure import plans, record
 from ..measure.contenders import BACKENDS
 from ..measure.shapes import Point, Shape
-from .labs import NO_GPU, Lab, _button, _gpu_here, _place, _screen, _text
+from .figures import Figure
+from .labs import NO_GPU, Lab, _live, _measuring_lab, _text
 from .measured_full_sequence import TOKENS, whole_sequence_speed
 
 HEADS = ((32, 32, 128), (32, 8, 128), (32, 1, 128), (16, 16, 192))
@@ -45,7 +45,6 @@ def backward_lab() -> Lab:
 def _lab(direction: str, title: str, what: str) -> Lab:
     found = measure.recordings("NVIDIA H200", "prefill")
     recording = found[0] if found else None
-    gpu = _place() != "CPU"
     heads = widgets.Dropdown(
         options=[(f"{q} query, {kv} KV, keys {width} wide", (q, kv, width)) for q, kv, width in HEADS],
         value=HEADS[1],
@@ -53,49 +52,34 @@ def _lab(direction: str, title: str, what: str) -> Lab:
     )
     context = widgets.Dropdown(options=[(f"{n:,}", n) for n in CONTEXTS], value=2048, description="tokens")
     causal = widgets.Checkbox(value=True, description="causal", indent=False)
-    rows: list[dict] = []
 
-    def draw():
+    def draw(rows: list[dict]) -> Figure:
         n_q_heads, n_kv_heads, width = heads.value
-        mine = [row for row in rows if row["status"] == "ok"]
         return whole_sequence_speed(
             recording, direction=direction, name=f"{direction}-lab", n_q_heads=n_q_heads, n_kv_heads=n_kv_heads,
-            widths=(width, 128), causal=causal.value, live=mine, live_label=f"live on this machine's {_place()}",
-            live_gpu=_gpu_here() if mine else None,
+            widths=(width, 128), causal=causal.value, **_live(rows),
         )  # fmt: skip
 
-    first = draw()
-    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
-
-    def redraw(_=None) -> None:
-        screen.value = draw().png
-
-    def run() -> None:
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         n_q_heads, n_kv_heads, width = heads.value
-        if not gpu:
-            status.value = counted(direction, n_q_heads, n_kv_heads, causal=causal.value)
-            return
         shape = Shape(
             max(1, TOKENS // context.value), n_q_heads, n_kv_heads, context.value, head_dim_qk=width, causal=causal.value,
             q_len=context.value, direction=direction, dtype=record.usual_dtype(),
         )  # fmt: skip
-        status.value = _text("measuring: first the answers against float64, then the time …")
-        machine = record.this_machine()
         fresh = list(record.measure_shape(points(shape), machine))
         rows.extend(fresh)
-        status.value = _text(f"{shape}: {record.summary(fresh)}")
-        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
-        link = base64.b64encode(run_as_json.encode()).decode()
-        saved.value = f"<a download='{direction}-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
-        redraw()
+        return f"{shape}: {record.summary(fresh)}"
 
-    for control in (heads, causal):
-        control.observe(redraw, "value")
-    if not gpu:
-        status.value = _text(f"{NO_GPU}: lines are computed, hollow marks recorded; the button counts.")
-    button = _button("measure on this GPU" if gpu else "count", run, status)
-    controls = widgets.HBox([heads, context, causal], layout=widgets.Layout(flex_flow="row wrap"))
-    return Lab(direction, title, what, first, widgets.VBox([controls, button, status, saved, screen]))
+    return _measuring_lab(
+        direction, title, what,
+        [heads, context, causal],
+        redrawn_by=[heads, causal],
+        draw=draw,
+        measured=measured,
+        counted=lambda: counted(direction, *heads.value[:2], causal=causal.value),
+        without_gpu="counts",
+        buttons=("measure on this GPU", "count"),
+    )  # fmt: skip
 
 
 def points(shape: Shape) -> list[Point]:

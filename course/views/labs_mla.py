@@ -1,7 +1,5 @@
 """Live labs of latent attention: the step that expands its cache, the crossover of both forms, heads across the ridge."""
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
@@ -15,7 +13,7 @@ from ..measure import plans, record, timing
 from ..measure.shapes import Shape
 from . import style
 from .figures import Figure, figure
-from .labs import NO_GPU, Lab, _button, _gpu_here, _place, _screen, _text
+from .labs import NO_GPU, Lab, _button, _live, _measuring_lab, _place, _screen, _text
 from .measured_mla import HEADS, mla_heads
 
 # DeepSeek-V3's widths with few heads: heads cancel in every ratio that these labs show.
@@ -155,53 +153,33 @@ def mla_lab() -> Lab:
     """Measure the absorbed decode kernel for 16 to 128 heads on your GPU; without one count what it requests."""
     found = measure.recordings("NVIDIA H200", "mla")
     recording = next((one for one in found if one.kind == "mla"), None)
-    gpu = _place() != "CPU"
     heads = widgets.Dropdown(options=HEADS, value=16, description="heads")
     work = widgets.Dropdown(options=list(WORK.items()), value=WORK["64 × 8,192"], description="batch × tokens")
-    rows: list[dict] = []
 
-    def draw() -> Figure:
+    def draw(rows: list[dict]) -> Figure:
         batch, context_len = work.value
-        mine = [row for row in rows if row["status"] == "ok"]
-        label = f"live on this machine's {_place()}"
-        home = _gpu_here() if mine else None
-        return mla_heads(recording, batch=batch, context_len=context_len, gpu=home, live=mine, live_label=label, name="mla-lab")
+        live = _live(rows)
+        gpu = live.pop("live_gpu")
+        return mla_heads(recording, batch=batch, context_len=context_len, gpu=gpu, name="mla-lab", **live)
 
-    first = draw()
-    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
-
-    def redraw(_=None) -> None:
-        screen.value = draw().png
-
-    def run() -> None:
-        if not gpu:
-            status.value = _counted(heads.value)
-            return
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         shape = Shape.mla(work.value[0], heads.value, work.value[1], dtype=record.usual_dtype())
-        status.value = _text("measuring: first the answers against float64, then the time …")
-        machine = record.this_machine()
         fresh = list(record.measure_shape([plans.ours(shape)], machine))
         rows.extend(fresh)
-        status.value = _text(f"{shape}: {record.summary(fresh)}")
-        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
-        link = base64.b64encode(run_as_json.encode()).decode()
-        saved.value = f"<a download='mla-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
-        redraw()
+        return f"{shape}: {record.summary(fresh)}"
 
-    work.observe(redraw, "value")
-    if not gpu:
-        status.value = _text(
-            f"{NO_GPU}: lines are computed, hollow marks recorded; the button counts what the kernel requests."
-        )
-    button = _button("measure on this GPU" if gpu else "count requests", run, status)
-    return Lab(
+    return _measuring_lab(
         "mla",
         "Live lab: heads across your GPU's ridge.",
         "Choose heads, batch and context; the absorbed kernel is checked against float64 and timed on your "
         "CUDA GPU, drawn over "
         "both floors. Without a GPU it counts what the kernel requests.",
-        first,
-        widgets.VBox([widgets.HBox([heads, work], layout=widgets.Layout(flex_flow="row wrap")), button, status, saved, screen]),
+        [heads, work],
+        redrawn_by=[work],
+        draw=draw,
+        measured=measured,
+        counted=lambda: _counted(heads.value),
+        without_gpu="counts what the kernel requests",
     )
 
 

@@ -1,7 +1,6 @@
 """Live lab of chapter 6: page sizes on the reader's GPU, or look-ups counted without one."""
 
-import base64
-import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import ipywidgets as widgets
@@ -13,7 +12,7 @@ from .. import measure
 from ..measure import plans, record
 from ..measure.shapes import Shape
 from .figures import Figure
-from .labs import NO_GPU, Lab, _button, _gpu_here, _place, _screen, _text
+from .labs import NO_GPU, Lab, _live, _measuring_lab, _text
 from .measured_pages import page_size_figure
 
 MEASURED_SIZES = (None, 16, 64, 256)  # None is the contiguous twin
@@ -28,73 +27,40 @@ def paging_lab() -> Lab:
     """
     found = [one for one in measure.recordings("NVIDIA H200", "paged") if one.kind == "paged"]
     recording = found[0] if found else None
-    gpu = _place() != "CPU"
     shapes = ((32, 32), (32, 8), (32, 1), (64, 8))
     heads = widgets.Dropdown(options=[(f"{q} query, {kv} KV", (q, kv)) for q, kv in shapes], value=(32, 8), description="heads")
     batch = widgets.Dropdown(options=(1, 16, 64), value=16, description="batch")
     context = widgets.Dropdown(options=[(f"{n:,}", n) for n in (2048, 8192, 32768)], value=8192, description="tokens")
-    rows: list[dict] = []
 
     def chosen() -> dict:
         return {
             "batch": batch.value, "n_q_heads": heads.value[0], "n_kv_heads": heads.value[1], "context_len": context.value,
         }  # fmt: skip
 
-    def draw() -> Figure:
-        mine = [row for row in rows if row["status"] == "ok"]
-        return page_size_figure(
-            recording,
-            live=mine,
-            live_label=f"live on this machine's {_place()}",
-            live_gpu=_gpu_here() if mine else None,
-            **chosen(),
-        )
+    def draw(rows: list[dict]) -> Figure:
+        return page_size_figure(recording, **_live(rows), **chosen())
 
-    first = draw()
-    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
-
-    def redraw(_=None) -> None:
-        screen.value = draw().png
-
-    def run() -> None:
-        if not gpu:
-            status.value = _counted(*heads.value)
-            return
-        machine, fresh = record.this_machine(), []
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
+        fresh = []
         for size in MEASURED_SIZES:
-            status.value = _text(f"measuring {f'pages of {size} tokens' if size else 'the contiguous cache'} …")
+            say(f"measuring {f'pages of {size} tokens' if size else 'the contiguous cache'} …")
             shape = replace(Shape(**chosen(), dtype=record.usual_dtype()), page_size=size)
             fresh += record.measure_shape([plans.ours(shape)], machine)
         rows.extend(fresh)
-        status.value = _text(f"contiguous, then pages of {', '.join(map(str, MEASURED_SIZES[1:]))}: {record.summary(fresh)}")
-        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
-        link = base64.b64encode(run_as_json.encode()).decode()
-        saved.value = f"<a download='paging-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
-        redraw()
+        return f"contiguous, then pages of {', '.join(map(str, MEASURED_SIZES[1:]))}: {record.summary(fresh)}"
 
-    for control in (heads, batch, context):
-        control.observe(redraw, "value")
-    if not gpu:
-        status.value = _text(
-            f"{NO_GPU}: lines are computed, hollow marks recorded; the button counts what the kernel requests."
-        )
-    button = _button("measure on this GPU" if gpu else "count requests", run, status)
-    return Lab(
+    return _measuring_lab(
         "paging",
         "Live lab: page sizes on your GPU.",
         "Choose heads, batch and context; the paged kernel at three page sizes and its contiguous twin are checked, then timed "
         "on your CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it counts what the kernel requests "
         "of the cache and of the block table.",
-        first,
-        widgets.VBox(
-            [
-                widgets.HBox([heads, batch, context], layout=widgets.Layout(flex_flow="row wrap")),
-                button,
-                status,
-                saved,
-                screen,
-            ]
-        ),
+        [heads, batch, context],
+        redrawn_by=[heads, batch, context],
+        draw=draw,
+        measured=measured,
+        counted=lambda: _counted(*heads.value),
+        without_gpu="counts what the kernel requests",
     )
 
 

@@ -1,7 +1,6 @@
 """The live lab of chapter 5: the same call cut into more and more splits, on the reader's GPU."""
 
-import base64
-import json
+from collections.abc import Callable
 
 import ipywidgets as widgets
 import torch
@@ -13,7 +12,8 @@ from ..measure import record
 from ..measure.recordings import fastest
 from ..measure.shapes import Point, Shape
 from .explorers.split_sweep import _constants
-from .labs import NO_GPU, Lab, _button, _gpu_here, _place, _screen, _text
+from .figures import Figure
+from .labs import NO_GPU, Lab, _live, _measuring_lab, _text
 from .measured_splits import SPLITS, split_times
 
 COUNTED_SPLITS = (1, 2, 4, 8)
@@ -32,70 +32,36 @@ def split_lab() -> Lab:
     Without a GPU the button counts programs, requests and partial results in Triton's interpreter.
     """
     recording, model, _ = _constants()
-    gpu = _place() != "CPU"
     n_kv_heads = widgets.Dropdown(options=(1, 8, 32), value=8, description="KV heads")
     batch = widgets.Dropdown(options=(1, 4, 16), value=1, description="batch")
     context = widgets.Dropdown(options=[(f"{n:,}", n) for n in (2048, 8192, 131_072)], value=131_072, description="tokens")
-    rows: list[dict] = []
 
-    def draw():
-        return split_times(
-            recording,
-            shapes=[(batch.value, 32, n_kv_heads.value, context.value)],
-            model=model,
-            live=rows,
-            live_label=f"live on this machine's {_place()}",
-            live_gpu=_gpu_here(),
-            name="split-lab",
-        )
+    def draw(rows: list[dict]) -> Figure:
+        shape = (batch.value, 32, n_kv_heads.value, context.value)
+        return split_times(recording, shapes=[shape], model=model, name="split-lab", **_live(rows))
 
-    first = draw()
-    screen, status, saved = _screen(first), widgets.HTML(), widgets.HTML()
-
-    def redraw(_=None) -> None:
-        screen.value = draw().png
-
-    def run() -> None:
-        if not gpu:
-            status.value = _counted()
-            return
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         shape = Shape(batch.value, 32, n_kv_heads.value, context.value, dtype=record.usual_dtype())
-        status.value = _text("measuring: first the answers against float64, then the time …")
-        machine = record.this_machine()
         tried = splits_to_try(shape.batch * shape.n_kv_heads, machine.provenance["sm_count"])
         fresh = list(record.measure_shape([Point(shape, "decode", num_splits=n) for n in tried], machine))
         rows[:] = [row for row in rows if _at(row) != _at(fresh[0])] + sorted(fresh, key=lambda row: row["num_splits"])
         best = fastest(fresh)
         found = f"fastest with {best['num_splits']} splits" if best else f"nothing could be timed ({fresh[0]['status']})"
-        status.value = _text(f"{shape}: {found}.")
-        run_as_json = json.dumps({"provenance": machine.provenance, "rows": rows}, indent=1)
-        link = base64.b64encode(run_as_json.encode()).decode()
-        saved.value = f"<a download='split-lab.json' href='data:application/json;base64,{link}'>this run as JSON</a>"
-        redraw()
+        return f"{shape}: {found}."
 
-    for control in (batch, n_kv_heads, context):
-        control.observe(redraw, "value")
-    if not gpu:
-        status.value = _text(
-            f"{NO_GPU}: lines are computed, hollow marks recorded; the button counts programs, requests and partial results."
-        )
-    button = _button("time the splits on this GPU" if gpu else "count programs and partial results", run, status)
-    return Lab(
+    return _measuring_lab(
         "split",
         "Live lab: your own saw-tooth.",
         "Choose KV heads, batch and context; one decode call is timed with 1 to 128 splits on your CUDA GPU, the numbers just "
         "before and after a full wave among them, and drawn as filled marks over the recorded ones. Without a GPU it counts "
         "programs, requests and partial results.",
-        first,
-        widgets.VBox(
-            [
-                widgets.HBox([n_kv_heads, batch, context], layout=widgets.Layout(flex_flow="row wrap")),
-                button,
-                status,
-                saved,
-                screen,
-            ]
-        ),
+        [n_kv_heads, batch, context],
+        redrawn_by=[batch, n_kv_heads, context],
+        draw=draw,
+        measured=measured,
+        counted=_counted,
+        without_gpu="counts programs, requests and partial results",
+        buttons=("time the splits on this GPU", "count programs and partial results"),
     )
 
 

@@ -54,7 +54,6 @@ def test_with_a_gpu_the_lab_measures_draws_and_offers_the_run(with_recording, mo
     provenance = with_recording.provenance | {"gpu": "Tesla T4"}
     timings = lambda samples, seconds, *heat: [measure.Timing(1e-3, 9e-4, 2e-3, 7, "events") for _ in samples]  # noqa: E731
     machine = labs.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls, *how: calls, measure=timings)
-    monkeypatch.setattr(labs_full_sequence, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs_full_sequence.record, "this_machine", lambda: machine)
     monkeypatch.setattr(labs_full_sequence, "points", lambda shape: [labs_full_sequence.plans.ours(shape)])

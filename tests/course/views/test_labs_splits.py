@@ -9,7 +9,7 @@ import torch
 
 import kernels
 from course import measure, views
-from course.views import labs_splits
+from course.views import labs, labs_splits
 
 
 def controls(widget, kind):
@@ -51,7 +51,7 @@ def test_with_a_gpu_it_measures_draws_and_offers_the_run(with_recording, monkeyp
     provenance = with_recording.provenance | {"gpu": "Tesla T4"}
     timings = lambda samples, seconds: [measure.Timing(1e-3, 9e-4, 2e-3, 7, "events") for _ in samples]  # noqa: E731
     machine = labs_splits.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls, *_: calls, measure=timings)
-    monkeypatch.setattr(labs_splits, "_place", lambda: "Tesla T4")
+    monkeypatch.setattr(labs, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs_splits, "splits_to_try", lambda *_: [1, 2])
     monkeypatch.setattr(labs_splits.record, "this_machine", lambda: machine)
     monkeypatch.setattr("course.measure.bench.copies_beyond_cache", lambda *sizes: 1)

@@ -11,7 +11,7 @@ import torch
 import kernels
 from course import measure, views
 from course.measure.shapes import Shape
-from course.views import labs_paging, measured_pages
+from course.views import labs, labs_paging, measured_pages
 
 RATIO = {size: 1 + 0.32 / size**0.5 for size in (1, 2, 4, 8, 16, 32, 48, 64, 128, 256)}
 
@@ -109,7 +109,7 @@ def test_with_a_gpu_the_lab_measures_and_offers_the_run(paged, recorded, monkeyp
     provenance = recorded.recording().provenance | {"gpu": "Tesla T4"}
     timings = lambda samples, seconds: [measure.Timing(1e-3, 9e-4, 2e-3, 7, "events") for _ in samples]  # noqa: E731
     machine = labs_paging.record.Machine(torch.device("cpu"), provenance, prepare=lambda calls, *how: calls, measure=timings)
-    monkeypatch.setattr(labs_paging, "_place", lambda: "Tesla T4")
+    monkeypatch.setattr(labs, "_place", lambda: "Tesla T4")
     monkeypatch.setattr(labs_paging.record, "this_machine", lambda: machine)
     monkeypatch.setattr(labs_paging, "MEASURED_SIZES", (None, 64))
     monkeypatch.setattr("course.measure.bench.copies_beyond_cache", lambda *sizes: 1)

@@ -91,7 +91,10 @@ def token_path(lit: int | Iterable[int] | None = None, *, chapters: Iterable[int
             if number is not None:
                 ax.text(x, y - 0.05, str(number), color="white", ha="center", va="center", fontsize=9.5, weight="bold")
             x += 2.6
-        ax.text(x - 0.8, y, words, va="center", fontsize=10.5, weight="bold" if on[key] and wanted else "normal",
+        bold = on[key] and wanted is not None
+        # Bold letters are wider: the longest question would leave the sheet.
+        size = 9.5 if bold and max(map(len, words.split("\n"))) > 20 else 10.5
+        ax.text(x - 0.8, y, words, va="center", fontsize=size, weight="bold" if bold else "normal",
                 color=style.INK if on[key] else style.MUTED, linespacing=1.15)  # fmt: skip
 
     def heading(y: float, words: str) -> None:

@@ -30,6 +30,22 @@ def test_a_chapter_s_part_is_lit():
     assert lit.png != other.png
 
 
+def test_every_lit_question_stays_on_the_sheet(monkeypatch):
+    beyond = []
+    finish = diagrams.figure
+
+    def spy(fig, **words):
+        fig.canvas.draw()
+        edge = fig.get_figwidth() * fig.dpi
+        beyond.extend(text.get_window_extent().x1 - edge for ax in fig.axes for text in ax.texts)
+        return finish(fig, **words)
+
+    monkeypatch.setattr(diagrams, "figure", spy)
+    for chapter in {number for _, _, numbers in diagrams.QUESTIONS for number in numbers}:
+        views.token_path(chapter, chapters=range(14))
+    assert max(beyond) <= 0
+
+
 def test_a_chapter_without_a_part_is_refused():
     with pytest.raises(ValueError, match="lit"):
         views.token_path(1)

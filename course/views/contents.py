@@ -25,10 +25,10 @@ class Page(NamedTuple):
 
 PAGES: dict[str, Page] = {
     "0": Page("Start here", ARITHMETIC, (0, 0), (), "What is in this course, and what can my machine do with it?"),
-    "P1": Page("A GPU", PRIMER, (1, 0), ("0",), "What in a GPU decides how long a kernel takes?"),
+    "P1": Page("A GPU", PRIMER, (1, 0), (), "What in a GPU decides how long a kernel takes?"),
     "P2": Page("Triton", PRIMER, (1, 1), ("P1",), "How is a kernel written, and what can go wrong?"),
     "P3": Page("Attention", PRIMER, (2, 1), (), "What do attention, rotary positions and few bits do to numbers?"),
-    "1": Page("The KV cache", ARITHMETIC, (0, 1), ("0", "P1"), "Why does decode wait for memory, and how long must it wait?"),
+    "1": Page("The KV cache", ARITHMETIC, (0, 1), ("0",), "Why does decode wait for memory, and how long must it wait?"),
     "2": Page("Sharing heads", ARITHMETIC, (0, 2), ("1",), "What does one more or one less KV head change, and what not?"),
     "3": Page("Full sequence", KERNEL, (1, 2), ("P2", "P3", "2"), "How is a softmax computed whose row arrives in pieces?"),
     "3b": Page("Backward", KERNEL, (2, 2), ("3",), "How do the heads of a group add up to one gradient?"),

@@ -12,6 +12,7 @@ from string import Formatter
 
 import altair as alt
 
+from ... import measure
 from .. import style
 from ..figures import shrink
 
@@ -216,6 +217,34 @@ def dashes(field: str, meaning: Mapping[str, list[int]], shown: int | None = Non
         scale=alt.Scale(domain=list(meaning), range=list(meaning.values())),
         legend=alt.Legend(title=None, orient="bottom", direction="vertical", offset=6, values=list(meaning)[:shown], **look),
     )
+
+
+def recorded_marks(mine: alt.Chart, channels: Mapping, *more: alt.Tooltip) -> list[alt.Chart]:
+    """Recorded times as hollow rings on a thin line, told by their tooltip, with ``more`` in it.
+
+    The rows have a ``ring``, its area in pixels: equal times show as rings in one another.
+    """
+    rings = mine.transform_calculate(time=vega_seconds("datum.seconds"))
+    return [
+        mine.mark_line(strokeWidth=1, opacity=0.5).encode(**channels),
+        rings.mark_point(filled=False, strokeWidth=2, opacity=1).encode(
+            **channels,
+            size=alt.Size("ring:Q", scale=None, legend=None),
+            tooltip=[
+                alt.Tooltip("mark:N", title="recorded"),
+                alt.Tooltip("context_len:Q", title="tokens", format=","),
+                alt.Tooltip("time:N", title="time"),
+                *more,
+            ],
+        ),
+    ]
+
+
+def source_of(recording: measure.Recording | None) -> str:
+    """Where recorded marks come from, in words."""
+    if recording is None:
+        return "no recording is there yet"
+    return recording.label + ("" if recording.current else ", with an earlier version of the kernels")
 
 
 def chart(

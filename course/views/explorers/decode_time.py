@@ -1,6 +1,7 @@
 """Time of a decode call against context, its floor and what was recorded (chapter 4)."""
 
 import json
+from collections.abc import Collection
 
 import altair as alt
 
@@ -18,6 +19,8 @@ from .base import (
     dashes,
     let,
     menu,
+    recorded_marks,
+    source_of,
     table,
     vega_bytes,
     vega_count,
@@ -42,25 +45,31 @@ RECORDED = "Recorded at {context} tokens: {times}."
 UNRECORDED = "Nothing is recorded for these heads and this batch."
 
 
-def _recorded_rows() -> tuple[measure.Recording | None, list[dict]]:
-    """The newest decode recording of the H200, and of its rows those the chart can show, the fastest backend alone."""
+def fastest_rows(operations: Collection[str]) -> tuple[measure.Recording | None, list[dict]]:
+    """The newest decode recording of the H200, and its rows of these operations, of each the fastest backend alone."""
     found = measure.recordings("NVIDIA H200", "decode")
     best: dict[tuple, dict] = {}
     for row in found[0].select(status="ok", dtype="bfloat16", head_dim_qk=HEAD_DIM, head_dim_v=HEAD_DIM) if found else ():
-        if row["operation"] not in MARKS or row["splits"] == "given":
+        if row["operation"] not in operations or row["splits"] == "given":
             continue
         key = (row["operation"], row["n_q_heads"], row["n_kv_heads"], row["batch"], row["context_len"])
         if key not in best or row["median_s"] < best[key]["median_s"]:
             best[key] = row
+    return (found[0] if found else None), list(best.values())
+
+
+def _recorded_rows() -> tuple[measure.Recording | None, list[dict]]:
+    """The recording, and of its rows what the chart can show."""
+    recording, rows = fastest_rows(MARKS)
     fields = ("n_q_heads", "n_kv_heads", "batch", "context_len")
-    return (found[0] if found else None), [
+    return recording, [
         {
             "mark": MARKS[row["operation"]],
             "ring": RINGS[row["operation"]],
             **{name: row[name] for name in fields},
             "seconds": row["median_s"],
         }
-        for row in best.values()
+        for row in rows
     ]
 
 
@@ -166,25 +175,8 @@ def decode_time() -> Explorer:
         "datum.n_q_heads == n_q_heads && datum.n_kv_heads == kv_heads && datum.batch == batch"
     )
     marks = {"x": x, "y": y, "color": alt.Color("mark:N", **colours)}
-    layers = [
-        lines,
-        mine.mark_line(strokeWidth=1, opacity=0.5).encode(**marks),
-        mine.transform_calculate(time=vega_seconds("datum.seconds"))
-        .mark_point(filled=False, strokeWidth=2, opacity=1)
-        .encode(
-            **marks,
-            # Equal times show as rings in one another.
-            size=alt.Size("ring:Q", scale=None, legend=None),
-            tooltip=[
-                alt.Tooltip("mark:N", title="recorded"),
-                alt.Tooltip("context_len:Q", title="tokens", format=","),
-                alt.Tooltip("time:N", title="time"),
-            ],
-        ),
-    ]
-    source = recording.label if recording else "no recording is there yet"
-    if recording and not recording.current:
-        source += ", with an earlier version of the kernels"
+    layers = [lines, *recorded_marks(mine, marks)]
+    source = source_of(recording)
     drawn = sum(row["n_q_heads"] == 32 and row["n_kv_heads"] == 8 and row["batch"] == 1 for row in rows)
     return Explorer(
         name="decode-time",

@@ -16,8 +16,11 @@ from .base import (
     colour_scale,
     count,
     dashes,
+    digits,
     let,
     menu,
+    recorded_marks,
+    source_of,
     table,
     vega_count,
     vega_seconds,
@@ -170,7 +173,7 @@ def _time(direction: str, marks: dict) -> Explorer:
             mask=shape["mask"],
             tokens=f"{TOKENS:,}",
             longest=f"{longest:,}",
-            tflop=f"{float(f'{work / 1e12:.3g}'):.10g}",
+            tflop=digits(work / 1e12),
             gpu=gpu.name,
             floor=costs.format_seconds(floor.seconds),
             bound="arithmetic" if floor.bound == "compute" else "memory",
@@ -199,25 +202,7 @@ def _time(direction: str, marks: dict) -> Explorer:
         "datum.n_q_heads == n_q_heads && datum.n_kv_heads == kv_heads && datum.widths == widths && datum.mask == mask"
     )
     encoding = {"x": x, "y": y, "color": alt.Color("mark:N", **colours)}
-    layers = [
-        drawn,
-        mine.mark_line(strokeWidth=1, opacity=0.5).encode(**encoding),
-        mine.transform_calculate(time=vega_seconds("datum.seconds"))
-        .mark_point(filled=False, strokeWidth=2, opacity=1)
-        .encode(
-            **encoding,
-            size=alt.Size("ring:Q", scale=None, legend=None),
-            tooltip=[
-                alt.Tooltip("mark:N", title="recorded"),
-                alt.Tooltip("context_len:Q", title="tokens", format=","),
-                alt.Tooltip("time:N", title="time"),
-                alt.Tooltip("tflops:Q", title="TFLOP/s", format=".3~r"),
-            ],
-        ),
-    ]
-    source = recording.label if recording else "no recording is there yet"
-    if recording and not recording.current:
-        source += ", with an earlier version of the kernels"
+    layers = [drawn, *recorded_marks(mine, encoding, alt.Tooltip("tflops:Q", title="TFLOP/s", format=".3~r"))]
     start = settings | {"mask": "causal"}
     shown = sum(all(row[key] == value for key, value in start.items()) for row in rows)
     return Explorer(
@@ -226,7 +211,7 @@ def _time(direction: str, marks: dict) -> Explorer:
             f"{DIRECTIONS[direction]}: time against context", layers, parameters, words,
             datasets={"lines": [{"line": line, "context_len": n} for line in lines for n in CONTEXTS], "recorded": rows},
         ),
-        sentence=sentence(**settings) + f" Lines are computed, in bfloat16; hollow marks: {source}.",
+        sentence=sentence(**settings) + f" Lines are computed, in bfloat16; hollow marks: {source_of(recording)}.",
         alt=f"Time of one call against tokens of a sequence, both logarithmic, at {TOKENS:,} tokens in all: the floor rises in "
         f"proportion to the length of a sequence; {shown} recorded points.",
         settings=settings,

@@ -18,6 +18,7 @@ from .base import (
     digits,
     let,
     menu,
+    source_of,
     table,
     vega_bytes,
     vega_count,
@@ -268,9 +269,9 @@ def mla_ridge() -> Explorer:
                 ],
             )
         )
-    source = f" Hollow marks, 16 to 128 heads: {recording.label}" if rows else " Nothing is recorded yet: all of it is computed"
-    if recording and not recording.current:
-        source += ", with an earlier version of the kernels"
+    source = (
+        f" Hollow marks, 16 to 128 heads: {source_of(recording)}" if rows else " Nothing is recorded yet: all of it is computed"
+    )
     return Explorer(
         name="mla-ridge",
         chart=chart(

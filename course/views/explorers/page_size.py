@@ -19,6 +19,7 @@ from .base import (
     let,
     menu,
     power,
+    source_of,
     table,
     vega_count,
     vega_sentence,
@@ -198,9 +199,7 @@ def page_size() -> Explorer:
             ],
         ),
     ]
-    source = f"hollow marks: {recording.label}" if ratios else "no recording of pages is there yet"
-    if ratios and not recording.current:
-        source += ", with an earlier version of the kernels"
+    source = f"hollow marks: {source_of(recording)}" if ratios else "no recording of pages is there yet"
     told = f"; recorded speeds go from {1 / max(ratios.values()):.0%} to {1 / min(ratios.values()):.0%}" if ratios else ""
     _, first = numbers(**{key: value for key, value in settings.items() if key != "log2_page"})
     return Explorer(

@@ -16,6 +16,7 @@ from .base import (
     colour_scale,
     count,
     dashes,
+    digits,
     let,
     menu,
     power,
@@ -113,14 +114,14 @@ def roofline() -> Explorer:
         return ROOFLINE.format(
             group=count(group_size, "query head"),
             q_len=count(q_len, "query token"),
-            attention=_three(attention),
+            attention=digits(attention),
             attention_share=_percent(attention / ridge),
             tokens=count(2**log2_batch * q_len, "token"),
-            linear=_three(linear),
+            linear=digits(linear),
             linear_share=_percent(linear / ridge),
             gpu=gpu,
-            ridge=_three(ridge),
-            measured=MEASURED_RIDGE.format(ridge=_three(_peak(costs.gpu(gpu), numbers) / rate)) if rate else "",
+            ridge=digits(ridge),
+            measured=MEASURED_RIDGE.format(ridge=digits(_peak(costs.gpu(gpu), numbers) / rate)) if rate else "",
             fallback=FALLBACK if numbers == "8-bit" and "float8" not in costs.gpu(gpu).peaks else "",
         )
 
@@ -193,10 +194,5 @@ def _peak(gpu: costs.Gpu, numbers: str) -> float:
     return gpu.peaks.get("float8", wide) if numbers == "8-bit" else wide
 
 
-def _three(x: float) -> str:
-    """Three significant digits, as d3's '.3~r' writes them."""
-    return f"{float(f'{x:.3g}'):.10g}"
-
-
 def _percent(share: float) -> str:
-    return f"{_three(min(1.0, share) * 100)}%"
+    return f"{digits(min(1.0, share) * 100)}%"

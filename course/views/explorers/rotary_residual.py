@@ -13,6 +13,7 @@ from .base import (
     axis,
     chart,
     colour_scale,
+    digits,
     let,
     menu,
     power,
@@ -157,4 +158,4 @@ def rotary_residual() -> Explorer:
 
 def _percent(share: float) -> str:
     """As d3's '.3~p' writes it."""
-    return f"{float(f'{100 * share:.3g}'):.12g}%"
+    return f"{digits(100 * share)}%"

@@ -17,13 +17,14 @@ from .base import (
     let,
     menu,
     power,
+    source_of,
     table,
     vega_bytes,
     vega_count,
     vega_seconds,
     vega_sentence,
 )
-from .decode_time import HEAD_DIM, KV_HEADS, Q_HEADS
+from .decode_time import HEAD_DIM, KV_HEADS, Q_HEADS, fastest_rows
 
 LINES = ("one load for the heads of a group", "KV heads copied first", "MHA, nothing shared")
 MARKS = {"decode": "grouped kernel", "repeat_sdpa": "heads copied, then SDPA"}
@@ -40,22 +41,16 @@ UNRECORDED = "Nothing is recorded for this setting."
 
 
 def _recorded_rows() -> tuple[measure.Recording | None, list[dict]]:
-    """The newest decode recording of the H200, and of its rows those the chart can show, the fastest backend alone."""
-    found = measure.recordings("NVIDIA H200", "decode")
-    best: dict[tuple, dict] = {}
-    for row in found[0].select(status="ok", dtype="bfloat16", head_dim_qk=HEAD_DIM, head_dim_v=HEAD_DIM) if found else ():
-        if row["operation"] not in MARKS or row["splits"] == "given" or row["context_len"] & (row["context_len"] - 1):
-            continue
-        key = (row["operation"], row["n_q_heads"], row["n_kv_heads"], row["batch"], row["context_len"])
-        if key not in best or row["median_s"] < best[key]["median_s"]:
-            best[key] = row
-    return (found[0] if found else None), [
+    """The recording of decode calls, and of its rows what the chart can show: contexts that are a power of two."""
+    recording, rows = fastest_rows(MARKS)
+    return recording, [
         {
             "mark": MARKS[row["operation"]],
             **{name: row[name] for name in ("n_q_heads", "n_kv_heads", "batch", "context_len")},
             "seconds": row["median_s"],
         }
-        for row in best.values()
+        for row in rows
+        if not row["context_len"] & (row["context_len"] - 1)
     ]
 
 
@@ -194,9 +189,7 @@ def shared_bytes() -> Explorer:
             ],
         ),
     ]
-    source = recording.label if recording else "no recording is there yet"
-    if recording and not recording.current:
-        source += ", with an earlier version of the kernels"
+    source = source_of(recording)
     drawn = sum(row["n_q_heads"] == 32 and row["batch"] == 16 and row["context_len"] == 8192 for row in rows)
     return Explorer(
         name="shared-bytes",

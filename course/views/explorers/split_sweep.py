@@ -18,9 +18,11 @@ from .base import (
     chart,
     colour_scale,
     count,
+    digits,
     let,
     menu,
     power,
+    source_of,
     table,
     vega_bytes,
     vega_count,
@@ -223,9 +225,9 @@ def split_sweep() -> Explorer:
             programs=count(one.programs, "program"),
             tokens=f"{tokens:,}",
             waves=count(full + (rest > 0), "wave"),
-            places=f"{_three(100 * one.efficiency(sms))}%",
+            places=f"{digits(100 * one.efficiency(sms))}%",
             time=costs.format_seconds(seconds),
-            ratio=_three(seconds / least),
+            ratio=digits(seconds / least),
             floor=costs.format_seconds(least),
             partial=costs.format_bytes(one.partial_bytes, binary=False) if one.partial_bytes else "none",
             own=plan.num_splits(1, one.programs_per_split, context_len, sms),
@@ -274,9 +276,6 @@ def split_sweep() -> Explorer:
             ],
         ),
     ]
-    source = recording.label if recording else "no recording is there yet"
-    if recording and not recording.current:
-        source += ", with an earlier version of the kernels"
     constants = "assumed" if assumed else "read off the recorded points of 8 KV heads"
     return Explorer(
         name="split-sweep",
@@ -288,15 +287,10 @@ def split_sweep() -> Explorer:
             },
         ),
         sentence=sentence(**settings) + f" Lines are computed, {HEAD_DIM}-wide heads in bfloat16; the model's constants are "
-        f"{constants}. Hollow marks: {source}.",
+        f"{constants}. Hollow marks: {source_of(recording)}.",
         alt="Time of a call against splits, both logarithmic. With few splits the time halves with each doubling; from the "
         "number that fills the SMs on it is flat, and the model's line rises in teeth where a wave of few programs is left.",
         settings=settings,
         expected=expected,
         sentence_of=sentence,
     )  # fmt: skip
-
-
-def _three(x: float) -> str:
-    """Three significant digits, as d3's '.3~r' writes them."""
-    return f"{float(f'{x:.3g}'):.10g}"

@@ -15,6 +15,7 @@ from .base import (
     chart,
     colour_scale,
     count,
+    digits,
     let,
     menu,
     vega_count,
@@ -140,10 +141,10 @@ def tile_map() -> Explorer:
             n_kv_heads=count(n_kv_heads, "KV head"),
             width=HEAD_DIM,
             programs=count(n_q_heads * -(-q_len // rows), "program"),
-            flops=_four(tiles.computed * rows * block_n * attention.flops_per_pair / 1e9),
-            needed=_four(needed / 1e9),
-            requested=_four(tiles.keys * n_q_heads * 2 * HEAD_DIM / 1e6),
-            distinct=_four(seen * n_kv_heads * 2 * HEAD_DIM / 1e6),
+            flops=digits(tiles.computed * rows * block_n * attention.flops_per_pair / 1e9, 4),
+            needed=digits(needed / 1e9, 4),
+            requested=digits(tiles.keys * n_q_heads * 2 * HEAD_DIM / 1e6, 4),
+            distinct=digits(seen * n_kv_heads * 2 * HEAD_DIM / 1e6, 4),
             empty=EMPTY.format(queries=count(q_len - kv_len, "row")) if mask == "bottom-right" and q_len > kv_len else "",
         )
 
@@ -202,8 +203,3 @@ def tile_map() -> Explorer:
         expected=expected,
         sentence_of=sentence,
     )  # fmt: skip
-
-
-def _four(x: float) -> str:
-    """Four significant digits, as d3's '.4~r' writes them."""
-    return f"{float(f'{x:.4g}'):.10g}"

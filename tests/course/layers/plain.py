@@ -2,6 +2,7 @@
 
 import torch
 
+import kernels
 from course.layers import PageAllocator
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
@@ -100,6 +101,33 @@ def caches(layer, batch, capacity, page_size=3):
     """A cache of each kind, full of NaN."""
     allocator = PageAllocator(batch * -(-capacity // page_size), page_size)
     return [poison(layer.new_cache(batch, capacity)), poison(layer.new_paged_cache(allocator, batch))]
+
+
+def record_calls(monkeypatch, *names):
+    """A list that fills with (name, query tokens) of each kernel called, which then answers by its definition in float32."""
+    called = []
+    for name in names:
+        definition = getattr(kernels.reference, name)
+
+        def answer(*args, name=name, definition=definition, **options):
+            called.append((name, args[0].shape[1 if name != "attention" else 2]))
+            out, lse = definition(*args, **options)
+            return out.float(), lse.float()
+
+        monkeypatch.setattr(kernels, name, answer)
+    return called
+
+
+def assert_gradients(layer, twin, x):
+    """The layer's gradients of x and of its parameters are those of its float64 twin, which takes the same parameters."""
+    weight = torch.randn_like(x)
+    (layer(x) * weight).sum().backward()
+    twin.load_state_dict(layer.state_dict())
+    exact = x.detach().double().requires_grad_()
+    (twin(exact) * weight).sum().backward()
+    torch.testing.assert_close(x.grad.double(), exact.grad, atol=1e-5, rtol=1e-4)
+    for (name, got), wanted in zip(layer.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(got.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4, msg=name)
 
 
 def assert_close(got, wanted, dtype=torch.float64):

@@ -84,16 +84,7 @@ def test_kernels_answer_in_every_dtype(dtype, kind, device, mode):
 
 def test_kernels_that_are_called(device, monkeypatch):
     """A decode step of up to 8 tokens reads the cache where it lies; only more go to the full-sequence kernel."""
-    called = []
-    for name in ("attention", "decode", "paged_decode"):
-        definition = getattr(kernels.reference, name)
-
-        def answer(*args, name=name, definition=definition, **options):
-            called.append((name, args[0].shape[1 if name != "attention" else 2]))
-            out, lse = definition(*args, **options)
-            return out.float(), lse.float()
-
-        monkeypatch.setattr(kernels, name, answer)
+    called = plain.record_calls(monkeypatch, "attention", "decode", "paged_decode")
     layer = GQALayer(8, 4, 2, 4).to(device)
     x = torch.randn(1, 21, 8, device=device)
     for cache, decode in zip(caches(layer, 1, 40), ("decode", "paged_decode"), strict=True):
@@ -106,15 +97,8 @@ def test_kernels_that_are_called(device, monkeypatch):
 def test_gradients(pairing, device, mode):
     layer = GQALayer(12, 6, 2, 6, head_dim_v=5, bias=True, pairing=pairing).to(device)
     x = torch.randn(2, 11, 12, device=device, requires_grad=True)
-    weight = torch.randn(2, 11, 12, device=device)
-    (layer(x) * weight).sum().backward()
     twin = GQALayer(12, 6, 2, 6, head_dim_v=5, bias=True, pairing=pairing).to(device).double()
-    twin.load_state_dict(layer.state_dict())
-    exact = x.detach().double().requires_grad_()
-    (twin(exact) * weight).sum().backward()
-    torch.testing.assert_close(x.grad.double(), exact.grad, atol=1e-5, rtol=1e-4)
-    for (name, got), wanted in zip(layer.named_parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(got.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4, msg=name)
+    plain.assert_gradients(layer, twin, x)
 
 
 def test_gradients_of_the_definition():

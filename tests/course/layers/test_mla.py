@@ -130,16 +130,7 @@ def test_caches_the_latent_after_its_norm_and_the_key_turned():
 
 def test_kernels_that_are_called(device, monkeypatch):
     """Up to 8 new tokens are decoded absorbed, from the cache as it lies; only more are expanded."""
-    called = []
-    for name in ("attention", "mla_decode", "paged_mla_decode"):
-        definition = getattr(kernels.reference, name)
-
-        def answer(*args, name=name, definition=definition, **options):
-            called.append((name, args[0].shape[1 if name != "attention" else 2]))
-            out, lse = definition(*args, **options)
-            return out.float(), lse.float()
-
-        monkeypatch.setattr(kernels, name, answer)
+    called = plain.record_calls(monkeypatch, "attention", "mla_decode", "paged_mla_decode")
     layer, x = small(device=device), torch.randn(1, 21, 20, device=device)
     for cache, decode in zip(caches(layer, 1, 40), ("mla_decode", "paged_mla_decode"), strict=True):
         called.clear()
@@ -157,15 +148,9 @@ def test_kernels_that_are_called(device, monkeypatch):
 def test_gradients(q_latent_dim, device, mode):
     layer = small(device=device, q_latent_dim=q_latent_dim, bias=True)
     x = torch.randn(2, 9, 20, device=device, requires_grad=True)
-    weight = torch.randn(2, 9, 20, device=device)
-    (layer(x) * weight).sum().backward()
     twin = small(torch.float64, device, q_latent_dim=q_latent_dim, bias=True)
-    twin.load_state_dict(layer.state_dict())
-    exact = x.detach().double().requires_grad_()
-    (twin(exact) * weight).sum().backward()
-    torch.testing.assert_close(x.grad.double(), exact.grad, atol=1e-5, rtol=1e-4)
-    for (name, got), wanted in zip(layer.named_parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(got.grad.double(), wanted.grad, atol=1e-4, rtol=1e-4, msg=name)
+    plain.assert_gradients(layer, twin, x)
+    for name, wanted in twin.named_parameters():
         assert wanted.grad.abs().max() > 0, name
 
 

@@ -97,7 +97,10 @@ def page_table(folder: str = "") -> str:
 def path_list() -> str:
     """Markdown: ways through the pages that exist, with their hours."""
     files = _notebooks()
-    lines = []
+    lines = [
+        "Ways through the pages. Where a page needs one that a way leaves out, read that one's *Three things to remember* "
+        "first.\n"
+    ]
     for name, (pages, gives) in PATHS.items():
         kept = [page for page in pages if page in files]
         lines.append(f"- **{name}** ({_hours(kept)}): {', '.join(kept)}. You get {gives}")

@@ -10,18 +10,12 @@ import torch
 import kernels
 from course import measure, views
 from course.views import labs
+from tests.course.views.widgets import controls
 
 
 @pytest.fixture(params=["decode_lab", "cache_lab"])
 def lab(request, without_recording):
     return getattr(views, request.param)()
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
 
 
 def test_html_says_what_it_does_and_how_to_run_it(lab):

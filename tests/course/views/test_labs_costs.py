@@ -5,13 +5,7 @@ import torch
 
 from course import views
 from course.views import labs, labs_costs
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
+from tests.course.views.widgets import controls
 
 
 def test_without_a_recording_it_draws_the_floor(without_recording):

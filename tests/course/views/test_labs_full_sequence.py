@@ -10,15 +10,9 @@ import torch
 import kernels
 from course import measure, views
 from course.views import labs, labs_full_sequence
+from tests.course.views.widgets import controls
 
 LABS = ["forward_lab", "backward_lab"]
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -8,6 +8,7 @@ import torch
 import kernels
 from course import costs, measure, views
 from course.views import labs, labs_mla
+from tests.course.views.widgets import controls
 
 SMALL = costs.LatentAttention(d_model=32, n_heads=3, nope_dim=8, rope_dim=4, head_dim_v=6, latent_dim=16)
 MADE = ["expanded_step_lab", "crossover_lab", "mla_lab"]
@@ -16,13 +17,6 @@ MADE = ["expanded_step_lab", "crossover_lab", "mla_lab"]
 @pytest.fixture(params=MADE)
 def lab(request, without_recording):
     return getattr(views, request.param)()
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
 
 
 def test_html_says_what_it_does_and_how_to_run_it(lab):

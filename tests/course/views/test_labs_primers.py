@@ -8,13 +8,7 @@ import torch
 import kernels
 from course import measure, views
 from course.views import labs, labs_primers
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
+from tests.course.views.widgets import controls
 
 
 @pytest.mark.parametrize("name", ["reads_lab", "copy_lab"])

@@ -9,15 +9,9 @@ import torch
 import kernels
 from course import measure, views
 from course.views import labs, labs_sharing
+from tests.course.views.widgets import controls
 
 needs_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="times torch code on the CPU")
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
 
 
 def test_html_is_the_same_twice_and_needs_no_python():

@@ -10,13 +10,7 @@ import torch
 import kernels
 from course import measure, views
 from course.views import labs, labs_splits
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
+from tests.course.views.widgets import controls
 
 
 def test_html_says_what_it_does_and_is_the_same_twice(without_recording):

@@ -12,6 +12,7 @@ import kernels
 from course import measure, views
 from course.measure.shapes import Shape
 from course.views import labs, labs_paging, measured_pages
+from tests.course.views.widgets import controls
 
 RATIO = {size: 1 + 0.32 / size**0.5 for size in (1, 2, 4, 8, 16, 32, 48, 64, 128, 256)}
 
@@ -72,13 +73,6 @@ def test_the_explorer_shows_the_recorded_points(paged):
     assert f"{RATIO[16]:.2f} × the time over a contiguous cache" in made.sentence
     assert made.sentence_of(**made.settings | {"log2_page": 8}).count("1.02 × the time") == 1
     assert paged.label in made.sentence
-
-
-def controls(widget, kind):
-    found = [widget] if isinstance(widget, kind) else []
-    for child in getattr(widget, "children", ()):
-        found += controls(child, kind)
-    return found
 
 
 def test_the_lab_s_html_is_the_same_twice(paged):

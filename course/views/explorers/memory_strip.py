@@ -135,7 +135,7 @@ def memory_strip() -> Explorer:
         .mark_rect(stroke=GREY, strokeWidth=2, strokeDash=[2, 2])
         .encode(
             **box,
-            color=alt.Color("kind:N", **colours),
+            color=alt.condition("indexof(kinds, datum.kind) >= 0", alt.Color("kind:N", **colours), alt.value(GREY)),
             fillOpacity=alt.condition(owned, alt.value(1), alt.value(0)),
             strokeOpacity=alt.condition(masked, alt.value(1), alt.value(0)),
             tooltip=[alt.Tooltip("name:N"), alt.Tooltip("kind:N", title="of"), alt.Tooltip("address:Q")],

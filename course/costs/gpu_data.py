@@ -58,6 +58,11 @@ class Gpu:
             reason = f"has no {dtype} rate in this table"
         raise ValueError(f"{self.name} {reason}; it has {', '.join(self.peaks)}")
 
+    @property
+    def half(self) -> str:
+        """Its 16-bit format for products: bfloat16, or float16 where there are no tensor cores for that (Turing)."""
+        return "bfloat16" if "bfloat16" in self.peaks else "float16"
+
     def ridge(self, dtype: object = "bfloat16") -> float:
         """FLOPs per byte at which the memory time and the compute time of a kernel are equal."""
         return self.peak_flops(dtype) / self.bandwidth

@@ -78,17 +78,16 @@ def serve(
     model = find_model(model) if isinstance(model, str) else model
     gpu = find_gpu(gpu) if isinstance(gpu, str) else gpu
     part = dataclasses.replace(model, attention=split_heads(model.attention, n_gpus))
-    dtype = "bfloat16" if "bfloat16" in gpu.peaks else "float16"
     whole("batch", batch), whole("context_len", context_len)
 
     weights = floor(
         model.weight_bytes_read(batch, weight_bytes_per_element) / n_gpus,
         2 * model.active_params * batch / n_gpus,
         gpu,
-        dtype=dtype,
+        dtype=gpu.half,
     )
     cache = part.cache_bytes(context_len, batch, bytes_per_element)
-    attention = floor(cache, part.decode_flops(context_len, batch), gpu, dtype=dtype)
+    attention = floor(cache, part.decode_flops(context_len, batch), gpu, dtype=gpu.half)
     weight_bytes = model.weight_bytes(weight_bytes_per_element) / n_gpus
     free = gpu.memory_bytes - weight_bytes
     return Serving(

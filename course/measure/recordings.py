@@ -239,13 +239,13 @@ def check(recording: Recording) -> list[str]:
         gpu = costs.gpu(recording.provenance["gpu"])
     except ValueError:
         return []
-    problems, usual = [], "bfloat16" if "bfloat16" in gpu.peaks else "float16"
+    problems = []
     for read in recording.reads:
         if read["median_s"] < read["bytes"] / gpu.bandwidth:
             problems.append(f"read of {read['bytes']} bytes: {read['median_s']:.3g} s is above 100% of the data sheet")
     for limit in recording.limits:
         n_bytes = limit["bytes"] if "copy" in limit["operation"] else 0  # a warm read need not reach the memory
-        if limit["median_s"] < (least := costs.floor(n_bytes, limit["flops"], gpu, dtype=usual).seconds):
+        if limit["median_s"] < (least := costs.floor(n_bytes, limit["flops"], gpu, dtype=gpu.half).seconds):
             problems.append(f"{limit['operation']}: {limit['median_s']:.3g} s is above 100% of the data sheet ({least:.3g} s)")
     for row in recording.select(status="ok"):
         least = costs.floor(row["cache_bytes"], row["flops"], gpu, dtype=row["dtype"]).seconds

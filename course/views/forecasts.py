@@ -31,14 +31,13 @@ def predicted_against_measured(
     kept = [(i, row) for i, row in enumerate(rows) if row["cache_bytes"] >= SMALLEST]
     if not kept:
         raise ValueError("rows must hold at least one call of 10 MB or more")
-    dtype = "bfloat16" if "bfloat16" in gpu.peaks else "float16"
     fig, ax = style.subplots(height=3.6)
     ax.axhspan(1 - WITHIN, 1 + WITHIN, color=style.FAINT, zorder=0)
     ax.axhline(1, color=style.INK, linewidth=1.2)
     off: dict[str, list[float]] = {}
     for words, colour, seconds in (
         ("floor, data sheet", style.VERMILLION,
-         lambda row: costs.floor(row["cache_bytes"], row["flops"], gpu, dtype=dtype).seconds),
+         lambda row: costs.floor(row["cache_bytes"], row["flops"], gpu, dtype=gpu.half).seconds),
         (f"{costs.format_seconds(prediction.t0_s)} + bytes ÷ {costs.format_bytes(prediction.bandwidth, binary=False)}/s",
          style.BLUE, lambda row: prediction.seconds(row["cache_bytes"])),
     ):  # fmt: skip

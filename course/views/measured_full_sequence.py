@@ -145,5 +145,4 @@ def _floor(row: Mapping, gpu: costs.Gpu) -> float:
     kv_elements = shape.cache_bytes // 2
     elements = kv_elements + kv_elements // shape.n_kv_heads * shape.n_q_heads * shape.q_len // shape.context_len
     passes = 1 if row["direction"] == "forward" else 2
-    dtype = "bfloat16" if "bfloat16" in gpu.peaks else "float16"
-    return costs.floor(2 * passes * elements, row["flops"], gpu, dtype=dtype).seconds
+    return costs.floor(2 * passes * elements, row["flops"], gpu, dtype=gpu.half).seconds

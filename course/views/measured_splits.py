@@ -102,7 +102,7 @@ def _floor(fields: Mapping, gpu: costs.Gpu) -> float:
     attention = costs.Attention.gqa(fields["n_q_heads"], fields["n_kv_heads"], HEAD_DIM)
     n_bytes = costs.cache_bytes(attention, fields["context_len"], batch=fields["batch"])
     flops = costs.decode_flops(attention, fields["context_len"], batch=fields["batch"])
-    return costs.floor(n_bytes, flops, gpu, dtype="bfloat16" if "bfloat16" in gpu.peaks else "float16").seconds
+    return costs.floor(n_bytes, flops, gpu, dtype=gpu.half).seconds
 
 
 def _launch(fields: Mapping, num_splits: int, gpu: costs.Gpu) -> costs.SplitLaunch:

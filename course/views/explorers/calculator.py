@@ -63,7 +63,7 @@ def record_format(attention: costs.Attention, cache: str) -> float | str:
 
 def peak(gpu: costs.Gpu) -> float:
     """FLOP/s of 16-bit products."""
-    return gpu.peak_flops("bfloat16" if "bfloat16" in gpu.peaks else "float16")
+    return gpu.peak_flops(gpu.half)
 
 
 def known_models() -> list[costs.Model]:

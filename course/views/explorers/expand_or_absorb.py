@@ -21,10 +21,10 @@ from .base import (
     vega_digits,
     vega_sentence,
 )
+from .bytes_per_step import CONTEXTS
 
 MODELS = ("DeepSeek-V3", "DeepSeek-V2-Lite", "Kimi K2", "GLM-5", "GLM-4.7-Flash", "MiniCPM3-4B", "Mistral Small 4 119B")
 Q_LENS = tuple(sorted({round(2 ** (i / 2)) for i in range(35)} | {171}))
-CONTEXTS = tuple(2**n for n in range(9, 18))
 LINES = {"expanded: W^UK and W^UV on every key": ORANGE, "absorbed: on every query": BLUE}
 
 COST = (

@@ -190,7 +190,7 @@ def roofline() -> Explorer:
 
 def _peak(gpu: costs.Gpu, numbers: str) -> float:
     """FLOP/s of products of 16- or 8-bit numbers; a GPU without 8-bit units multiplies them as 16-bit ones."""
-    wide = gpu.peak_flops("bfloat16" if "bfloat16" in gpu.peaks else "float16")
+    wide = gpu.peak_flops(gpu.half)
     return gpu.peaks.get("float8", wide) if numbers == "8-bit" else wide
 
 

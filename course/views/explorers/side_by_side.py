@@ -20,7 +20,9 @@ from .base import (
     vega_seconds,
     vega_sentence,
 )
+from .bytes_per_step import CONTEXTS
 from .calculator import CACHES, peak, record_format
+from .roofline import BATCHES
 
 MODELS = (
     "Llama 2 7B",
@@ -33,8 +35,6 @@ MODELS = (
     "DeepSeek-V3",
     "Llama 3.1 405B",
 )
-CONTEXTS = tuple(2**n for n in range(9, 18))
-BATCHES = tuple(2**n for n in range(9))
 ROW = 30  # pixels of a model: its name, and its bar below
 
 SIDE_BY_SIDE = (
@@ -98,7 +98,7 @@ def models_side_by_side() -> Explorer:
             chip,
             batch=2**log2_batch,
             bytes_per_element=record_format(one.attention, cache),
-            dtype="bfloat16" if "bfloat16" in chip.peaks else "float16",
+            dtype=chip.half,
         )
 
     def expected(**chosen) -> list[dict]:

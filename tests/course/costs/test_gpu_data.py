@@ -95,6 +95,7 @@ def test_a_dtype_that_is_none():
 @pytest.mark.parametrize("one", EVERY, ids=ids)
 def test_peaks_follow_the_compute_capability(one):
     assert ("bfloat16" in one.peaks) == (one.capability >= (8, 0))
+    assert one.half == ("bfloat16" if one.capability >= (8, 0) else "float16")
     assert ("float8" in one.peaks) == (one.capability >= (8, 9))
     if "float8" in one.peaks:
         assert one.peaks["float8"] == pytest.approx(2 * one.peaks["float16"], rel=0.02)

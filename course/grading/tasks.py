@@ -15,17 +15,20 @@ PUBLIC_SEED = "public"
 
 @dataclass(frozen=True)
 class Property:
-    """Something that is true of every right answer. ``check(answer, draw)`` raises `Wrong` where it does not hold."""
+    """Something that is true of every right answer. ``check(answer, draw)`` raises `Wrong` where it does not hold.
+
+    Where it holds it may return a remark for the learner.
+    """
 
     name: str
     about: str
-    check: Callable[[Answer, Draw], None] = field(repr=False)
+    check: Callable[[Answer, Draw], str | None] = field(repr=False)
 
-    def __call__(self, answer: Answer, draw: Draw) -> None:
-        self.check(answer, draw)
+    def __call__(self, answer: Answer, draw: Draw) -> str | None:
+        return self.check(answer, draw)
 
 
-def named(name: str, about: str) -> Callable[[Callable[[Answer, Draw], None]], Property]:
+def named(name: str, about: str) -> Callable[[Callable[[Answer, Draw], str | None]], Property]:
     """Decorator: make a `Property` of a function (answer, draw)."""
     return lambda check: Property(name, about, check)
 
@@ -169,7 +172,7 @@ def judge(task: Task, answer: Answer, draws: Iterable[Draw], public: bool) -> Re
 
 def _state(prop: Property, answer: Answer, draw: Draw) -> tuple[str, str]:
     try:
-        prop(answer, draw)
+        return "ok", prop(answer, draw) or ""
     except NotImplementedError:
         return "unanswered", "not answered yet"
     except Wrong as wrong:
@@ -178,7 +181,6 @@ def _state(prop: Property, answer: Answer, draw: Draw) -> tuple[str, str]:
         return "not here", str(reason)
     except Exception as error:  # a learner's code may raise anything
         return "failed", _said(error)
-    return "ok", ""
 
 
 def _said(error: BaseException) -> str:

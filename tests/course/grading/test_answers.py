@@ -1,0 +1,91 @@
+"""Answers as properties see them; right ones, however they are written, keep all points and wrong ones lose some."""
+
+import pytest
+import torch
+
+import kernels
+from course.grading import assignments
+from course.grading.answers import Local, is_plain, watch
+from course.grading.judge import NotHere
+from tests.course.grading.grade import SHIPPED, graded, listed, loses
+
+RIGHT = listed("right_answers", "RIGHT")
+WRONG = listed("wrong_answers", "WRONG")
+OURS = [f"{a.name}.{t.name}" for a in assignments.ASSIGNMENTS.values() for t in a.tasks if t.shipped is not None]
+
+
+def _named(answers):
+    return [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in answers]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_shipped_code_keeps_all_points(name):
+    _, task = assignments.find(name)
+    report = graded(name, task.shipped(SHIPPED[task.package]))
+    assert report.got == report.points, report
+
+
+@pytest.mark.parametrize(("name", "what", "answer"), _named(RIGHT))
+def test_right_answers_keep_all_points(name, what, answer):
+    report = graded(name, answer)
+    assert report.got == report.points, report
+    assert all(line.state in ("ok", "not here") for line in report.lines), report
+
+
+@pytest.mark.parametrize(("name", "what", "answer"), _named(WRONG))
+def test_wrong_answers_lose_points(name, what, answer):
+    assert loses(name, answer)
+
+
+@pytest.mark.parametrize("name", assignments.ASSIGNMENTS)
+def test_every_assignment_is_tried_with_answers_written_differently(name):
+    assert sum(task.startswith(f"{name}.") for task, *_ in RIGHT) >= 2
+
+
+def test_what_an_answer_writes_does_not_reach_the_property():
+    x = torch.arange(6.0).view(2, 3).T
+    seen = []
+    Local(lambda t: seen.append(t.stride()) or t.zero_())(x)
+    assert seen == [x.stride()] and x.sum() == 15
+    row = torch.ones(1, 3).expand(4, 3)
+    assert Local(lambda t: list(t.stride()))(row) == [0, 1]
+
+
+def test_objects_are_answers_and_data_is_data():
+    class Layer:
+        width = 3
+
+        def double(self, x):
+            return 2 * x
+
+    made = Local(Layer)()
+    assert made.get("width") == 3 and made.get("double")(4) == 8
+    assert is_plain({"a": [1, (2.0, None)]}) and not is_plain(made)
+    assert Local([1, 2]).value() == [1, 2]
+    with pytest.raises(TypeError, match="must be data"):
+        Local(Layer()).value()
+    with pytest.raises(TypeError, match="something to call"):
+        Local(3)(1)
+    with pytest.raises(NotImplementedError):
+        Local(None)(1)
+
+
+def test_a_call_is_observed():
+    q, k = torch.randn(4, 8), torch.randn(16, 8)
+    seen = Local(lambda q, k: q @ k.T).observe(q, k)
+    assert (seen.flops, seen.largest) == (2 * 4 * 16 * 8, 64)
+    assert Local(lambda x: x.view(-1)).observe(torch.ones(8, 8)).largest == 0
+
+
+@pytest.mark.skipif(kernels.MODE != "interpreter", reason="loads are counted in the interpreter")
+def test_loads_are_counted_by_argument():
+    x = torch.randn(4, 300)
+    seen = watch(kernels.first.softmax_three_passes, x, block=128)
+    assert (seen.requested(0), seen.distinct(0), seen.programs, seen.launches) == (3600, 1200, 4, 1)
+    assert watch(lambda x, y: kernels.first.copy(y), x, y=torch.ones(10)).requested("y") == 10
+
+
+def test_loads_elsewhere_are_not_here(monkeypatch):
+    monkeypatch.setattr(kernels, "MODE", "reference")
+    with pytest.raises(NotHere):
+        watch(lambda x: x, torch.ones(1)).requested(0)

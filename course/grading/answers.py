@@ -98,6 +98,8 @@ class Local(Answer):
         return Observed(**{**vars(seen), "result": _wrapped(seen.result)})
 
     def get(self, name: str):
+        if self.inner is None:
+            raise NotImplementedError
         return _wrapped(getattr(self.inner, name))
 
     def value(self):

@@ -1,6 +1,7 @@
 """What an assignment is made of: properties with points, tasks, and the report of a check."""
 
 import html
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -172,7 +173,10 @@ def judge(task: Task, answer: Answer, draws: Iterable[Draw], public: bool) -> Re
 
 def _state(prop: Property, answer: Answer, draw: Draw) -> tuple[str, str]:
     try:
-        return "ok", prop(answer, draw) or ""
+        with warnings.catch_warnings():
+            # A wrong answer may divide by zero; a graded cell has to be silent on stderr.
+            warnings.simplefilter("ignore")
+            return "ok", prop(answer, draw) or ""
     except NotImplementedError:
         return "unanswered", "not answered yet"
     except Wrong as wrong:

@@ -7,6 +7,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     full_sequence  which tiles of the scores are computed, and what gradients cost
     residency    how many programs an SM holds, and the waves in which they run
     transfers    what a memory hands out, and how much must be under way
+    stopwatch    what a clock reads around a GPU's queue, as a model
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
     sharding     the heads of a layer divided over GPUs
@@ -38,6 +39,7 @@ from .residency import Residency, n_waves, resident
 from .roofline import Floor, decode_floors, floor, step_floor
 from .serving import Serving, serve
 from .sharding import kv_copies, split_heads
+from .stopwatch import SimulatedGpu, timed_read
 from .transfers import bytes_in_flight, sectors
 from .units import GiB, KiB, MiB, bytes_of, format_bytes, format_seconds
 from .waves import SplitLaunch, WaveModel, fit_waves, partial_bytes, split_tokens, tokens_worth_a_split
@@ -56,6 +58,7 @@ __all__ = [
     "Prediction",
     "Residency",
     "Serving",
+    "SimulatedGpu",
     "SplitLaunch",
     "WaveModel",
     "TileMap",
@@ -99,4 +102,5 @@ __all__ = [
     "tokens_worth_a_split",
     "tile_map",
     "tile_row",
+    "timed_read",
 ]

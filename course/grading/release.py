@@ -7,6 +7,7 @@ the tasks are those of `assignments`; a test holds the source to them.
 """
 
 import copy
+import pprint
 import re
 
 import jinja2
@@ -43,7 +44,7 @@ def solved(name: str, seed: str = PUBLIC_SEED) -> nbformat.NotebookNode:
     """The assignment with its solutions, as nbgrader takes a source. Raises `jinja2.UndefinedError` for a value not given."""
     notebook = nbformat.read(SOURCES / f"{name}.ipynb", as_version=4)
     givens = ASSIGNMENTS[name].draw_givens(seed)
-    values = {**givens, "givens": givens}
+    values = {**givens, "givens": pprint.pformat(givens, width=100, sort_dicts=False)}
     for task, mutant in bugs(name, seed).items():
         values[task] = {"file": mutant.file, "shipped": mutant.shipped().rstrip(), "broken": mutant.broken().rstrip()}
     for cell in notebook.cells:

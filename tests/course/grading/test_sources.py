@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -56,6 +58,8 @@ def test_an_assignment_has_every_kind_of_task(name):
     points = {kind: sum(t.max_points for t in assignment.tasks if t.kind == kind) for kind in ("stretch", "build")}
     whole = sum(task.max_points for task in assignment.tasks) + sum(points for points, _ in assignment.rubric)
     assert points["stretch"] <= 4 and 15 <= whole <= 26
+    told = re.search(r"(\d+) in all", release.solved(name).cells[0].source)
+    assert told is None or int(told[1]) == whole
 
 
 def test_the_metadata_is_that_of_the_tasks(name, source):
@@ -125,6 +129,15 @@ def test_nothing_of_a_solution_is_handed_out(name, seed):
     for cell in handed_out.cells:
         if cell.cell_type == "code" and not cell.source.startswith("%%"):
             ast.parse(cell.source)
+
+
+def test_the_code_of_the_sources_has_our_style(tmp_path):
+    # What a magic defines is unknown to ruff.
+    for name in ASSIGNMENTS:
+        nbformat.write(release.solved(name), tmp_path / f"{name}.ipynb")
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--extend-ignore=F821", "--config", ROOT / "pyproject.toml"]
+    done = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def _run(shell, notebook, seen):

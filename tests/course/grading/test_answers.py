@@ -75,6 +75,9 @@ def test_a_call_is_observed():
     seen = Local(lambda q, k: q @ k.T).observe(q, k)
     assert (seen.flops, seen.largest) == (2 * 4 * 16 * 8, 64)
     assert Local(lambda x: x.view(-1)).observe(torch.ones(8, 8)).largest == 0
+    # A kernel's output counts in its own elements, though the interpreter looks at it as bytes.
+    assert kernels.MODE != "interpreter" or Local(kernels.first.copy).observe(torch.ones(8, 8)).largest == 64
+    assert Local(lambda x: torch.zeros(7).view(torch.uint8)).observe(torch.ones(1)).largest == 7
 
 
 @pytest.mark.skipif(kernels.MODE != "interpreter", reason="loads are counted in the interpreter")

@@ -10,4 +10,12 @@ judge        comparisons whose messages teach
 draw         fresh input from a seed
 release      a source with its values drawn; the same without its solutions
 packages     copies of our packages with definitions replaced
+
+and the instructor's side, ``python -m course.grading`` (`__main__`), in the order in which it is used
+
+handout      source and release in the course folder      folder     where a class's files lie, and its private seed
+collect      submissions from a folder or a zip           rebuild    a submission in the shape of its release
+autograde    a class, over the cores there are            grade      the verdict on one submission
+remote       the grader's side of an answering process    answering  that process           wire  what they say to each other
+confine      limits and fences of that process            gradebook  nbgrader and ours      report  CSV files, status
 """

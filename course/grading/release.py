@@ -9,6 +9,8 @@ the tasks are those of `assignments`; a test holds the source to them.
 import copy
 import pprint
 import re
+import sys
+from pathlib import Path
 
 import jinja2
 import nbformat
@@ -52,6 +54,7 @@ def solved(name: str, seed: str = PUBLIC_SEED) -> nbformat.NotebookNode:
         stub = cell.metadata.get("course", {}).get("stub")
         if stub is not None:
             cell.metadata["course"]["stub"] = _texts.from_string(stub).render(values)
+    notebook.metadata["course"] = {"assignment": name}
     return notebook
 
 
@@ -64,3 +67,15 @@ def without_solutions(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     return notebook
+
+
+def main(folder: str) -> None:
+    """``python -m course.grading.release FOLDER``: write every assignment as its public release, for the site to hand out."""
+    for name in ASSIGNMENTS:
+        path = Path(folder, f"{name}.ipynb")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(without_solutions(solved(name)), path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,12 +1,13 @@
 # Each target is one line into Python: `make TARGET` is `python3 -m course.site TARGET`.
 # PYTHON=/path/to/python  use this interpreter as it is; create and install nothing (for machines without a network)
 # ARGS="..."              more arguments, e.g. make test ARGS="-k decode"
+# COURSE=/path/to/folder  an instructor's course folder, for make assignments (default: ~/from-mha-to-mla-course)
 PYTHON =
 ARGS =
 
 course = @"$(or $(PYTHON),python3)" -m course.site $(if $(PYTHON),--as-is)
 
-.PHONY: book serve test lab notebooks measure gpu-test clean
+.PHONY: book serve test lab notebooks assignments measure gpu-test clean
 .NOTPARALLEL:
 
 book: ; $(course) book $(ARGS)
@@ -14,6 +15,7 @@ serve: ; $(course) serve $(ARGS)
 test: ; $(course) test $(ARGS)
 lab: ; $(course) lab $(ARGS)
 notebooks: ; $(course) notebooks $(ARGS)
+assignments: ; $(course) assignments $(ARGS)
 measure: ; $(course) measure $(ARGS)
 gpu-test: ; $(course) gpu-test $(ARGS)
 clean: ; $(course) clean

@@ -19,6 +19,7 @@ COMMANDS = {
     "test": "build the site and run every test",
     "lab": "open the notebooks in JupyterLab",
     "notebooks": "execute all notebooks and store their outputs",
+    "assignments": "write what students get into an instructor's course folder",
     "measure": "record a sweep on this machine's GPU",
     "gpu-test": "run the kernel and measurement tests and the notebooks on this machine's GPU",
     "clean": "remove .venv and build outputs",
@@ -26,7 +27,7 @@ COMMANDS = {
     "address": "address URL TAG: set the repository's address and release everywhere",
 }
 # What a command imports beyond the standard library, to be named when an interpreter used as it is lacks it.
-BOOK = ("jupyter_book", "mathjax", "nbclient", "vl_convert")
+BOOK = ("jupyter_book", "mathjax", "nbclient", "torch", "vl_convert")
 RUN = ("torch", "altair", "ipywidgets", "matplotlib", "numpy")
 NEEDS = {
     "book": BOOK,
@@ -35,6 +36,7 @@ NEEDS = {
     "lab": RUN + ("jupyterlab",),
     "notebooks": RUN + ("nbclient", "vl_convert"),
     "bootstrap": ("nbclient",),
+    "assignments": RUN + ("triton", "nbgrader"),
     "measure": ("torch", "triton"),
     "gpu-test": ("torch", "triton", "pytest", "hypothesis"),
 }
@@ -76,8 +78,10 @@ def main():
         built = subprocess.call([python, "-m", "course.site.build"])
         if built != 0:
             return built
-    modules = {"book": "build", "gpu-test": "gpu_test"}
-    name = "course.measure" if options.command == "measure" else "course.site." + modules.get(options.command, options.command)
+    modules = {"book": "site.build", "gpu-test": "site.gpu_test", "measure": "measure", "assignments": "grading"}
+    name = "course." + modules.get(options.command, "site." + options.command)
+    if options.command == "assignments":
+        options.arguments.insert(0, "release")
     # Replace this process, so that Ctrl-C and the exit status are the command's own.
     if options.command != "environment":
         os.execv(python, [python, "-m", name] + options.arguments)

@@ -6,6 +6,7 @@ build would keep pages that have left the table of contents and stay silent abou
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,6 +55,10 @@ def build() -> Path:
         if status != 0:
             sys.exit("The site was not built; the warnings are above. The pages of the last good build, if any, are unchanged.")
         (new / "html" / "index.html").write_text(FIRST_PAGE, encoding="utf-8")
+        if (root / "notebooks" / "assignments").is_dir():
+            # In a process of its own: the site is built on what is below it, and this is beside it.
+            command = [sys.executable, "-m", "course.grading.release", str(new / "html" / "assignments")]
+            subprocess.run(command, cwd=root, check=True)
         shutil.rmtree(site, ignore_errors=True)
         os.replace(new / "html", site)
         shutil.rmtree(new)

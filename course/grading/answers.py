@@ -145,15 +145,20 @@ class _Largest(TorchDispatchMode):
 
     def __init__(self, known: set[int]):
         super().__init__()
-        self.known, self.elements = known, 0
+        self.known, self.elements, self.counted = known, 0, set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function._schema.name in self.MAKE_NO_STORAGE:
             return result
         for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1))
+            if not isinstance(tensor, torch.Tensor) or tensor.untyped_storage().data_ptr() in self.known:
+                continue
+            place = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+            # It counts in the elements that it was made of: the interpreter looks at tensors as bytes afterwards.
+            if place not in self.counted:
+                self.counted.add(place)
+                self.elements = max(self.elements, place[1] // max(tensor.element_size(), 1))
         return result
 
 

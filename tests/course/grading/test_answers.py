@@ -7,10 +7,11 @@ import kernels
 from course.grading import assignments
 from course.grading.answers import Local, is_plain, watch
 from course.grading.judge import NotHere
-from tests.course.grading.grade import SEEDS, SHIPPED, graded, listed, loses
+from tests.course.grading.grade import SEEDS, SHIPPED, draw, graded, listed, loses
 
 RIGHT = listed("right_answers", "RIGHT")
 WRONG = listed("wrong_answers", "WRONG")
+VARIANTS = [f"variant {i}" for i in range(30)]
 OURS = [f"{a.name}.{t.name}" for a in assignments.ASSIGNMENTS.values() for t in a.tasks if t.shipped is not None]
 
 
@@ -35,6 +36,23 @@ def test_right_answers_keep_all_points(name, what, answer):
 @pytest.mark.parametrize(("name", "what", "answer"), _named(WRONG))
 def test_wrong_answers_lose_points(name, what, answer):
     assert loses(name, answer)
+
+
+def _predicted(answers):
+    return [one for one in _named(answers) if assignments.find(one.values[0])[1].kind == "predict"]
+
+
+@pytest.mark.parametrize(("name", "what", "answer"), _predicted(RIGHT))
+def test_every_variant_can_be_answered(name, what, answer):
+    report = graded(name, answer, VARIANTS)
+    assert report.got == report.points, report
+
+
+@pytest.mark.parametrize(("name", "what", "answer"), _predicted(WRONG))
+def test_every_variant_tells_wrong_from_right(name, what, answer):
+    for seed in VARIANTS:
+        report = graded(name, answer, [seed])
+        assert report.got < report.points, draw(name, seed).givens
 
 
 @pytest.mark.parametrize("name", assignments.ASSIGNMENTS)
@@ -75,6 +93,9 @@ def test_a_call_is_observed():
     seen = Local(lambda q, k: q @ k.T).observe(q, k)
     assert (seen.flops, seen.largest) == (2 * 4 * 16 * 8, 64)
     assert Local(lambda x: x.view(-1)).observe(torch.ones(8, 8)).largest == 0
+    # A kernel's output counts in its own elements, though the interpreter looks at it as bytes.
+    assert kernels.MODE != "interpreter" or Local(kernels.first.copy).observe(torch.ones(8, 8)).largest == 64
+    assert Local(lambda x: torch.zeros(7).view(torch.uint8)).observe(torch.ones(1)).largest == 7
 
 
 @pytest.mark.skipif(kernels.MODE != "interpreter", reason="loads are counted in the interpreter")

@@ -27,6 +27,17 @@ BLUE, ORANGE, GREEN, GREY = "#1f82c0", "#d55e00", "#009e73", "#7d8590"
 FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 LETTER = 6.1  # pixels that a letter of a sentence takes at size 12, with something to spare
 
+# Given to a chart when it is made: each method that configures one copies and checks all of it.
+LOOK = alt.Config(
+    background=style.CARD,
+    padding=6,
+    font=FONT,
+    view=alt.ViewConfig(stroke=None),
+    axis=alt.AxisConfig(labelColor=style.INK, titleColor=style.INK, gridColor=style.GRID, domainColor=GREY, tickColor=GREY),
+    axisY=alt.AxisConfig(minExtent=LEFT - 8, maxExtent=LEFT - 8),
+    legend=alt.LegendConfig(labelColor=style.INK),
+)
+
 # Loads Vega where no page of ours has said that it draws explorers: Colab, VS Code, an exported page. Files that find a
 # `define` would hand themselves to it instead of becoming globals, so it is put aside meanwhile.
 LOADER = """(function () {
@@ -270,19 +281,15 @@ def chart(
             y=alt.value(alt.expr(f"-{above + 10} - 16 * length(sentence_lines)")),
         )
     )
-    look = alt.TitleParams(title, anchor="start", frame="group", dx=-LEFT, offset=8, fontSize=14, color=style.INK)
-    return (
-        alt.layer(*layers, said, datasets=dict(datasets))
-        .add_params(*parameters)
-        .properties(
-            title=look,
-            width=NOTEBOOK_WIDTH,
-            height=HEIGHT,
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding", resize=True),
-        )
-        .configure(background=style.CARD, padding=6, font=FONT)
-        .configure_view(stroke=None)
-        .configure_axis(labelColor=style.INK, titleColor=style.INK, gridColor=style.GRID, domainColor=GREY, tickColor=GREY)
-        .configure_axisY(minExtent=LEFT - 8, maxExtent=LEFT - 8)
-        .configure_legend(labelColor=style.INK)
+    first, *others = layers
+    return alt.layer(
+        first.add_params(*parameters),
+        *others,
+        said,
+        datasets=dict(datasets),
+        title=alt.TitleParams(title, anchor="start", frame="group", dx=-LEFT, offset=8, fontSize=14, color=style.INK),
+        width=NOTEBOOK_WIDTH,
+        height=HEIGHT,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding", resize=True),
+        config=LOOK,
     )

@@ -52,11 +52,11 @@ def test_with_a_gpu_it_measures_draws_and_offers_the_run(with_recording, monkeyp
     lab = views.split_lab()
     (screen,), (button,) = controls(lab.widget, labs_splits.widgets.Image), controls(lab.widget, labs_splits.widgets.Button)
     menus = {box.description: box for box in controls(lab.widget, labs_splits.widgets.Dropdown)}
-    menus["tokens"].value, menus["KV heads"].value = 2048, 8
+    menus["tokens"].value, menus["KV heads"].value = 2048, 1  # the fewest programs
     before = screen.value
     button.click()
     status, saved = controls(lab.widget, labs_splits.widgets.HTML)
-    assert "B1 32/8 L2048: fastest with" in status.value
+    assert "B1 32/1 L2048: fastest with" in status.value
     assert screen.value != before and not button.disabled
     run = json.loads(base64.b64decode(re.search(r"base64,([^']+)'", saved.value)[1]))
     assert [row["num_splits"] for row in run["rows"]] == [1, 2]

@@ -81,7 +81,7 @@ REGIME = Task(
                     "the rotary part is multiplied in both forms":
                         lambda g: _crossover(g, 2 * g["latent_dim"] + g["rope_dim"] - g["nope_dim"] - g["head_dim_v"]),
                     "an absorbed pair has two products with the latent: one for the score, one for the value":
-                        lambda g: _crossover(g, max(1, g["latent_dim"] - g["nope_dim"] - g["head_dim_v"])),
+                        lambda g: _crossover(g, g["latent_dim"] - g["nope_dim"]),
                     "does W_UV have to meet the cached tokens as well?":
                         lambda g: _crossover(g, 2 * g["latent_dim"] - g["nope_dim"] - g["head_dim_v"])
                         * g["nope_dim"] / (g["nope_dim"] + g["head_dim_v"]),

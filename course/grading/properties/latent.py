@@ -52,7 +52,7 @@ def _numbers(draw: Draw, *shape: int, std: float = 1.0) -> Tensor:
     return draw.tensor(*shape, dtype=torch.float64, std=std).cpu()
 
 
-def definition(x: Tensor, weights: dict[str, Tensor], scale_width: int | None = None) -> Tensor:
+def definition(x: Tensor, weights: dict[str, Tensor], scale_width: float | None = None) -> Tensor:
     """The layer of chapter 7 on all tokens at once, x [B, M, d_model] -> [B, M, d_model]; scores over sqrt(scale_width)."""
     latent_dim, nope_dim = weights["w_uk"].shape[1:]
     rope_dim = weights["w_kr"].shape[1]
@@ -156,7 +156,7 @@ def layer_cache_bytes(answer: Answer, draw: Draw) -> None:
         if kept == shape.latent_dim:
             raise Wrong("the cache holds as many numbers as the latents have: from what will a later query see positions?")
         if kept >= shape.expanded.elements_per_token - shape.rope_dim * (shape.n_heads - 1):
-            raise Wrong(f"the cache holds {kept:g} numbers a token, and that has a head axis: which tensors have none?")
+            raise Wrong(f"the cache holds {kept:g} numbers a token, as keys and values of all heads do: what has no head axis?")
         raise Wrong(
             f"the cache holds {kept:g} numbers a token, in memory of {x.element_size()} bytes each; the widths were d_c = "
             f"{shape.latent_dim}, d_r = {shape.rope_dim}, d_nope = {shape.nope_dim}, d_v = {shape.head_dim_v}, "
@@ -189,6 +189,7 @@ def layer_scale(answer: Answer, draw: Draw) -> None:
         shape.elements_per_token: "of the record in the cache; the model was trained before anything was absorbed",
         shape.latent_dim: "of the latent, which is no head",
         shape.head_dim_v: "of a value; values do not meet queries",
+        shape.d_model / shape.n_heads: "of the model over its heads; a head may have another",
         1: "of nothing: the scores are not scaled",
     }
     _blame_scale(out, {words: definition(x, weights, width) for width, words in widths.items()})

@@ -17,6 +17,12 @@ def _record(givens):
     return givens["latent_dim"] + givens["rope_dim"]
 
 
+def _one_product(givens):
+    """The value's product with the latent forgotten, over the right crossing."""
+    dearer = 2 * givens["latent_dim"] - givens["nope_dim"] - givens["head_dim_v"]
+    return dearer / (givens["latent_dim"] - givens["nope_dim"])
+
+
 def expands():
     def step(q_nope, q_rope, latent, k_rope, w_uk, w_uv, scale):
         k, v = latent[:, None] @ w_uk, latent[:, None] @ w_uv
@@ -93,13 +99,13 @@ def _plan(expand):
 
 WRONG = {
     "08_mla_absorb.regime": [
-        ("crossover of one product", _instead("crossover", lambda g: (2 * g["latent_dim"] - 1) / g["latent_dim"])),
+        ("an absorbed pair with one product", _instead("crossover", _one_product)),
         ("all heads on each GPU", _instead("intensity", lambda g: g["n_gpus"])),
         ("value counted twice", _instead("intensity", lambda g: _record(g) / (_record(g) + g["latent_dim"]))),
         ("one query token", _instead("intensity", lambda g: 1 / g["q_len"])),
         ("the ridge itself", _instead("ridge_heads", lambda g: (_record(g) + g["latent_dim"]) / _record(g))),
-        ("cache divided", _instead("floor_us", lambda g: 1 / g["n_gpus"])),
-        ("one byte a number", _instead("floor_us", lambda g: 0.5)),
+        ("cache divided", _instead("floor_us", lambda g: 1e3 / g["n_gpus"])),
+        ("one byte a number", _instead("floor_us", lambda g: 500)),
     ],
     "08_mla_absorb.step": [
         ("expands keys and values", expands),

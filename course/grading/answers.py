@@ -162,13 +162,23 @@ class _Largest(TorchDispatchMode):
         return result
 
 
+def _vector_flops(*shapes, out_shape=None, **_) -> int:
+    """FLOPs of a product with a vector, whose matrix (or other vector) stands before it."""
+    matrix = [shape for shape in shapes if isinstance(shape, torch.Size)][-2]
+    return 2 * matrix.numel()
+
+
+# Torch counts products of matrices only, and a loop over heads may well be made of these.
+_WITH_VECTORS = {getattr(torch.ops.aten, name): _vector_flops for name in ("mv", "addmv", "dot", "vdot")}
+
+
 def watch(function, *args, **kwargs) -> Observed:
     """Call ``function`` and observe it, in this process."""
     named = {str(i): value for i, value in enumerate(args)} | kwargs
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     leaves = [t for t in torch.utils._pytree.tree_leaves(list(named.values())) if isinstance(t, torch.Tensor)]
     largest = _Largest({t.untyped_storage().data_ptr() for t in leaves})
-    flops = FlopCounterMode(display=False)
+    flops = FlopCounterMode(display=False, custom_mapping=_WITH_VECTORS)
     with flops, largest:
         if kernels.MODE == "interpreter":
             traffic = count_traffic(function, *args, **kwargs)

@@ -28,7 +28,7 @@ def draw_shape(draw: Draw, n_heads: int | None = None) -> costs.LatentAttention:
     """A small layer whose queries come from x directly."""
     nope_dim, rope_dim, head_dim_v, latent_dim = draw.choice(WIDTHS)
     n_heads = draw.choice((3, 5)) if n_heads is None else n_heads
-    return costs.LatentAttention(draw.choice((18, 22)), n_heads, nope_dim, rope_dim, head_dim_v, latent_dim)
+    return costs.LatentAttention(draw.choice((19, 23)), n_heads, nope_dim, rope_dim, head_dim_v, latent_dim)
 
 
 def draw_weights(draw: Draw, shape: costs.LatentAttention) -> dict[str, Tensor]:
@@ -334,13 +334,14 @@ def step_flops(answer: Answer, draw: Draw) -> None:
 
 @named("forbidden tensors", "no tensor is as large as the keys or values of all heads; the scores may be made")
 def step_tensors(answer: Answer, draw: Draw) -> None:
-    for tokens in (160, draw.integer(180, 220)):
-        shape, tensors = _step_input(draw, 1, tokens, n_heads=6)
+    for batch, tokens in ((1, 160), (2, draw.integer(180, 220))):
+        shape, tensors = _step_input(draw, batch, tokens, n_heads=6)
         largest = _step_seen(answer, tensors, shape).largest
-        if largest >= tokens * shape.n_heads * min(shape.nope_dim, shape.head_dim_v):
+        pairs = batch * tokens * shape.n_heads
+        if largest >= pairs * min(shape.nope_dim, shape.head_dim_v):
             raise Wrong(
-                f"an operation made a tensor of {largest:,} elements over {tokens} tokens and {shape.n_heads} heads, "
-                f"{largest / tokens / shape.n_heads:.0f} for each pair of token and head. Scores have 1. A key or a value was "
+                f"an operation made a tensor of {largest:,} elements over {batch * tokens} tokens and {shape.n_heads} heads, "
+                f"{largest / pairs:.0f} for each pair of token and head. Scores have 1. A key or a value was "
                 "expanded, or a product with broadcasting copied the latents for each head: let heads be rows of one product"
             )
 

@@ -96,6 +96,9 @@ def test_a_call_is_observed():
     # A kernel's output counts in its own elements, though the interpreter looks at it as bytes.
     assert kernels.MODE != "interpreter" or Local(kernels.first.copy).observe(torch.ones(8, 8)).largest == 64
     assert Local(lambda x: torch.zeros(7).view(torch.uint8)).observe(torch.ones(1)).largest == 7
+    for function in (lambda q, k: k @ q[0], lambda q, k: torch.addmv(k[:, 0], k, q[0])):
+        assert Local(function).observe(q, k).flops == 2 * 16 * 8
+    assert Local(lambda q, k: torch.dot(q[0], k[0])).observe(q, k).flops == 2 * 8
 
 
 @pytest.mark.skipif(kernels.MODE != "interpreter", reason="loads are counted in the interpreter")

@@ -1,5 +1,7 @@
 """Right answers for chapter 8, written otherwise than in the source."""
 
+import itertools
+
 import torch
 
 from course import costs
@@ -56,6 +58,31 @@ def sequence_by_sequence():
     return step
 
 
+def head_by_head_with_vectors():
+    """Products of a matrix and a vector, which torch counts otherwise than those of two matrices."""
+
+    def step(q_nope, q_rope, latent, k_rope, w_uk, w_uv, scale):
+        out = q_nope.new_empty(*q_nope.shape[:2], w_uv.shape[2])
+        for b, h in itertools.product(*map(range, q_nope.shape[:2])):
+            x = scale * (latent[b] @ (w_uk[h] @ q_nope[b, h]) + k_rope[b] @ q_rope[b, h])
+            out[b, h] = ((x - x.logsumexp(0)).exp() @ latent[b]) @ w_uv[h]
+        return out
+
+    return step
+
+
+def torchs_own_attention():
+    """Heads as the rows of one attention over a shared key."""
+
+    def step(q_nope, q_rope, latent, k_rope, w_uk, w_uv, scale):
+        q = torch.cat([torch.einsum("bhn,hcn->bhc", q_nope, w_uk), q_rope], -1).unsqueeze(1)
+        record = torch.cat([latent, k_rope], -1).unsqueeze(1)
+        out = torch.nn.functional.scaled_dot_product_attention(q, record, latent.unsqueeze(1), scale=scale)
+        return torch.einsum("bhc,hcv->bhv", out.squeeze(1), w_uv)
+
+    return step
+
+
 def plan_of_the_three_that_can_win():
     """Absorbing the prefix and expanding one's own tokens is never cheapest, so three plans are compared."""
 
@@ -76,6 +103,8 @@ RIGHT = {
     "08_mla_absorb.step": [
         ("one record, two intervals merged", one_record_in_two_parts),
         ("sequence by sequence", sequence_by_sequence),
+        ("head by head with vectors", head_by_head_with_vectors),
+        ("torch's own attention", torchs_own_attention),
     ],
     "08_mla_absorb.plan": [("three plans", plan_of_the_three_that_can_win)],
 }

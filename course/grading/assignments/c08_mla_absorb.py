@@ -151,7 +151,8 @@ STEP = Task(
         (latent.step_tensors, 2),
     ),
     hidden=("rotary part",),
-    shipped=latent.absorbed_step,
+    shipped=latent.layer_step,
+    package="course",
 )
 
 PLAN = Task(

@@ -2,8 +2,7 @@
 
 from . import Mutant
 
-KERNEL, REFERENCE = "kernels/mla.py", "kernels/reference.py"
-PAIR = "return decode(torch.cat([q_latent, q_rope], -1), record, latent.unsqueeze(1), seq_lens, scale=scale)"
+KERNEL, LAYER = "kernels/mla.py", "course/layers/mla.py"
 
 MUTANTS = (
     Mutant(
@@ -49,22 +48,41 @@ MUTANTS = (
         source="vllm-project/vllm PR 936 and issue 641 (outputs that depend on what unused slots held)",
     ),
     Mutant(
+        name="mla-step-expands-the-cache",
+        task="08_mla_absorb.step",
+        file=LAYER,
+        old='form = "absorbed" if cache is not None and x.shape[1] <= MAX_Q_LEN else "expanded"',
+        new='form = "absorbed" if cache is not None and x.shape[1] > MAX_Q_LEN else "expanded"',
+        story="The two forms are exchanged: prompts are absorbed, and each decoded token expands the cache. All outputs are "
+        "right, and at DeepSeek-V3's widths a step does some hundred times the work.",
+        source="the course's list of plausible wrong answers (an MLA step that expands the whole cache)",
+    ),
+    Mutant(
         name="mla-step-scale-of-the-record",
         task="08_mla_absorb.step",
-        file=REFERENCE,
-        old=PAIR,
-        new=PAIR.replace(", scale=scale", ""),
-        story="Without a scale of its own the function below falls back on the width of what it is given: the absorbed 576.",
+        file=LAYER,
+        old="attended, _ = cache.decode(q_latent[:, new], q_rope[:, new], scale=self.scale)",
+        new="attended, _ = cache.decode(q_latent[:, new], q_rope[:, new], scale=(self.latent_dim + self.rope_dim) ** -0.5)",
+        story="Prefill uses the model's scale and the absorbed step that of its own width, so only decoded text is odd.",
         source="NVIDIA/TensorRT-LLM PR 19112; ollama/ollama PR 13893 (merged)",
     ),
     Mutant(
         name="mla-step-without-rotary-part",
         task="08_mla_absorb.step",
-        file=REFERENCE,
-        old=PAIR,
-        new="return decode(q_latent, latent.unsqueeze(1), latent.unsqueeze(1), seq_lens, scale=scale)",
-        story="Both tensors are there and only one is used; a test without positions passes.",
+        file=LAYER,
+        old="attended, _ = cache.decode(q_latent[:, new], q_rope[:, new], scale=self.scale)",
+        new="attended, _ = cache.decode(q_latent[:, new], q_rope[:, new] * 0, scale=self.scale)",
+        story="Both parts of the query are there and only one counts; a test without positions passes.",
         source="the course's list of plausible wrong answers (a cache that forgets the rotary part)",
+    ),
+    Mutant(
+        name="mla-step-absorbs-one-head",
+        task="08_mla_absorb.step",
+        file=LAYER,
+        old='return torch.einsum("bthd,hcd->bthc", q_nope, self.w_uk)',
+        new='return torch.einsum("bthd,cd->bthc", q_nope, self.w_uk[0])',
+        story="'Absorption merges the heads', taken at its word: one matrix on the query side for all of them.",
+        source="the misconception that absorbed heads are one head (chapter 8)",
     ),
     Mutant(
         name="mla-crossover-without-the-values",

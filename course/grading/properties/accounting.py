@@ -7,7 +7,7 @@ a forgotten value, batch or head count hides, and a sum is hardly more than the 
 import dataclasses
 import math
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 from ... import costs
 from .. import judge
@@ -139,13 +139,7 @@ def share_of(package: ModuleType) -> Callable:
     return gpu_share
 
 
-class course:
-    """The package's arithmetic, as `share_of` wants it."""
-
-    costs = costs
-
-
-RIGHT_SHARE = share_of(course)
+RIGHT_SHARE = share_of(SimpleNamespace(costs=costs))
 
 
 def _shape(draw: Draw, n_q_heads: int, n_kv_heads: int, latent: bool = False, **other) -> dict:

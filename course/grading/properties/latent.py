@@ -149,8 +149,9 @@ def layer_cache_bytes(answer: Answer, draw: Draw) -> None:
         shape, batch = draw_shape(draw), draw.choice((1, 3))
         weights, x = draw_weights(draw, shape), _numbers(draw, batch, sum(cuts), shape.d_model)
         _, cache = _in_chunks(answer, x, weights, cuts)
-        memory = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cache}
-        kept = sum(memory.values()) / (batch * sum(cuts) * x.element_size())
+        # A single number may count the tokens.
+        n_bytes = sum(t.numel() * t.element_size() for t in cache if t.numel() > 1)
+        kept = n_bytes / (batch * sum(cuts) * x.element_size())
         if kept == shape.elements_per_token:
             continue
         if kept == shape.latent_dim:
@@ -263,29 +264,65 @@ def expanded_rotary(answer: Answer, draw: Draw) -> None:
     judge.close(out, wanted, STATE_AXES, "out", tolerance=1e-6, hint=ROTARY_HINT)
 
 
-@named("scale argument", "the scores are multiplied by the scale that the caller gives, whatever the widths")
+def _scale_counts(call: Callable, queries: list[Tensor], draw: Draw, axes: tuple[str, ...], tolerance: float) -> None:
+    """``call(queries, scale)`` has to know a scale as it knows its queries: what else may be wrong in it does not matter."""
+    scale, factor = draw.choice((0.1, 0.2, 0.3)), draw.choice((0.4, 2.5))
+    wanted, got = call([factor * q for q in queries], scale), call(queries, factor * scale)
+    plain = call(queries, scale)
+    if not all(isinstance(out, Tensor) for out in (wanted, plain)):
+        raise Wrong(f"the output must be a tensor, got {type(wanted).__name__}")
+    if torch.equal(wanted, plain):
+        raise Wrong("queries that are longer give the same output: do they meet the keys at all?")
+    judge.close(
+        got, wanted, axes, f"the output with {factor} times the scale, which is to be that with {factor} times the queries,",
+        tolerance=tolerance, hint="Which factor do the scores get, both parts of them?",
+    )  # fmt: skip
+
+
+SCALE = named("scale argument", "the scores are multiplied by the scale that the caller gives, whatever the widths")
+
+
+@SCALE
 def expanded_scale(answer: Answer, draw: Draw) -> None:
-    _, tensors = _expanded_input(draw, 1, 2, 6)
-    scales = draw.some((0.05, 0.09, 0.2, 0.35, 0.6), 2)
-    outs = [judge.parts(answer(*tensors, scale=scale), 2, "out, lse")[0] for scale in scales]
-    if isinstance(outs[0], Tensor) and torch.equal(*outs):
-        raise Wrong("two different scales give the same output: the argument is not used, so where does the factor come from?")
-    for scale in scales:
-        _expanded_close(answer, tensors, "Which factor do the scores get?", scale=scale)
+    _, (q_nope, q_rope, *rest) = _expanded_input(draw, 2, 2, 6)
+
+    def call(queries: list[Tensor], scale: float) -> Tensor:
+        return judge.parts(answer(*queries, *rest, scale=scale), 2, "out, lse")[0]
+
+    _scale_counts(call, [q_nope, q_rope], draw, STATE_AXES, 1e-6)
 
 
 # --- the absorbed step: a function of queries, records and the two matrices ---
 
 
-def absorbed_step(package: ModuleType) -> Callable:
-    """The step of chapter 8 with ``reference.mla_decode`` of a package ``kernels`` in the middle."""
+def layer_step(package: ModuleType) -> Callable:
+    """A decode step of `MLALayer` of a package ``course``, queries and records given, in the form that it chooses itself."""
 
+    @torch.no_grad()
     def step(q_nope, q_rope, latent, k_rope, w_uk, w_uv, scale):
-        q_latent = torch.einsum("bhn,hcn->bhc", q_nope, w_uk)
-        attended, _ = package.reference.mla_decode(q_latent, q_rope, latent, k_rope, scale=scale)
-        return torch.einsum("bhc,hcv->bhv", attended, w_uv)
+        n_heads, latent_dim, nope_dim = w_uk.shape
+        layer = package.layers.MLALayer(
+            1, n_heads, nope_dim=nope_dim, rope_dim=k_rope.shape[2], head_dim_v=w_uv.shape[2], latent_dim=latent_dim,
+            scale=scale,
+        ).to(latent.dtype)  # fmt: skip
+        layer.w_uk.copy_(w_uk)
+        layer.w_uv.copy_(w_uv)
+        layer.w_o = _Through(layer.w_o.weight)
+        layer.queries = lambda x, positions: (q_nope[:, None], q_rope[:, None])
+        layer.record = lambda x, positions: (latent[:, -1:], k_rope[:, -1:])
+        cache = layer.new_cache(*latent.shape[:2])
+        cache.append(latent=latent[:, :-1], k_rope=k_rope[:, :-1])
+        return layer(latent.new_zeros(len(latent), 1, 1), cache)[:, 0].unflatten(-1, (n_heads, -1))
 
     return step
+
+
+class _Through(torch.nn.Identity):
+    """In the place of W_O: the heads' outputs as they are. The layer asks its weight for dtype and device."""
+
+    def __init__(self, weight: torch.nn.Parameter):
+        super().__init__()
+        self.weight = weight
 
 
 def _step_input(draw: Draw, batch: int, tokens: int, n_heads: int | None = None) -> tuple[costs.LatentAttention, list[Tensor]]:
@@ -313,11 +350,11 @@ def step_rotary(answer: Answer, draw: Draw) -> None:
     _step_close(answer, [torch.zeros_like(q_nope), q_rope, latent, k_rope, *matrices], 0.3, ROTARY_HINT)
 
 
-@named("scale argument", "the scores are multiplied by the scale that the caller gives, whatever the widths")
+@SCALE
 def step_scale(answer: Answer, draw: Draw) -> None:
-    _, tensors = _step_input(draw, 1, 6)
-    for scale in draw.some((0.05, 0.09, 0.2, 0.35, 0.6), 2):
-        _step_close(answer, tensors, scale, "Which factor do the scores get, and is the rotary part's score among them?")
+    _, (q_nope, q_rope, *rest) = _step_input(draw, 2, 6)
+    axes = ("sequence", "head", "column")
+    _scale_counts(lambda queries, scale: answer(*queries, *rest, scale), [q_nope, q_rope], draw, axes, 1e-9)
 
 
 @named("FLOPs", "a step costs no more than 1.2 times what the absorbed form needs")
@@ -388,11 +425,14 @@ def kernel_definition(answer: Answer, draw: Draw) -> None:
     )
 
 
-@named("scale argument", "the scores are multiplied by the scale that the caller gives, whatever the widths")
+@SCALE
 def kernel_scale(answer: Answer, draw: Draw) -> None:
-    tensors = _kernel_input(draw, 4, 12)
-    for scale in draw.some((0.04, 0.08, 0.25, 0.4), 2):
-        _kernel_close(answer, tensors, f"The caller's scale was {scale}; which one did the scores get?", scale=scale)
+    q_latent, q_rope, *cache = _kernel_input(draw, 4, 12)
+
+    def call(queries: list[Tensor], scale: float) -> Tensor:
+        return judge.parts(answer(*queries, *cache, scale=scale), 2, "out, lse")[0]
+
+    _scale_counts(call, [q_latent, q_rope], draw, ("sequence", "head", "column"), 1e-3)
 
 
 @named("rotary part", "the rotary parts add their products to the scores")

@@ -140,7 +140,8 @@ def _loaded(seen: Observed, argument: int, elements: int) -> int:
     distinct = seen.distinct(argument)
     if distinct < elements:
         raise Wrong(
-            f"of {'KV'[argument - 1]}'s {elements} elements kernels loaded {distinct}: this task asks for a Triton kernel"
+            f"of {'KV'[argument - 1]}'s {elements} elements kernels loaded {distinct} from where they lie: this task asks for "
+            "a Triton kernel, and for one that reads no copy"
         )
     return seen.requested(argument)
 

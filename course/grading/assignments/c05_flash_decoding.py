@@ -117,10 +117,10 @@ PREDICT = Task(
 WEIGHTS = Task(
     "weights", "fix", "A merge that gives other numbers than one softmax", "mended.merge",
     (
-        (states.mass(states.stacked), 1),
-        (states.log_sum_exp(states.stacked), 1),
-        (states.empty_states(states.stacked), 1),
-        (states.many_states(states.stacked), 1),
+        (states.mass(states.launched), 1),
+        (states.log_sum_exp(states.launched), 1),
+        (states.empty_states(states.launched), 1),
+        (states.many_states(states.launched), 1),
     ),
     hidden=("empty states", "many states"),
     shipped=lambda kernels: kernels.merge,
@@ -161,7 +161,7 @@ SINK = Task(
 
 ASSIGNMENT = Assignment(
     name="05_flash_decoding",
-    title="5 Flash-Decoding: splits and partial states",
+    title="Flash-Decoding: splits and partial states",
     minutes=75,
     objectives=(
         "predict programs, waves and idle places of a split decode call from its shapes",

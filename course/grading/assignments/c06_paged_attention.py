@@ -144,7 +144,7 @@ CASCADE = Task(
 
 ASSIGNMENT = Assignment(
     name="06_paged_attention",
-    title="6 Paged attention: addresses and owners",
+    title="Paged attention: addresses and owners",
     minutes=85,
     objectives=(
         "compute what reserving and what pages waste for given lengths, and what sharing a prefix saves",

@@ -20,6 +20,7 @@ from ..answers import Answer
 from ..draw import Draw
 from ..judge import Wrong
 from ..tasks import Property, named
+from .full_sequence import needs_triton
 
 DECODED = ("sequence", "query head", "column")
 
@@ -72,6 +73,7 @@ def _same(result, cache: _Cache, page_size: int) -> None:
 @named("pages in any order", "pages smaller than a tile, several a sequence, in random order; dead slots hold NaN")
 def small_pages(answer: Answer, draw: Draw) -> None:
     """For an answer like `kernels.paged_decode`."""
+    needs_triton()
     page_size = draw.choice((4, 8, 16))
     cache = _Cache(draw, page_size, [draw.integer(35, 50), draw.integer(17, 31)])
     _same(answer(*cache.arguments, num_splits=1), cache, page_size)
@@ -80,6 +82,7 @@ def small_pages(answer: Answer, draw: Draw) -> None:
 @named("pages larger than a tile", "pages that hold several tiles, several a sequence, in random order")
 def large_pages(answer: Answer, draw: Draw) -> None:
     """For an answer like `kernels.paged_decode`."""
+    needs_triton()
     page_size = draw.choice((64, 96))
     cache = _Cache(draw, page_size, [draw.integer(page_size + 33, page_size + 60), draw.integer(33, 60)], n_kv_heads=1)
     _same(answer(*cache.arguments, num_splits=1), cache, page_size)
@@ -88,6 +91,7 @@ def large_pages(answer: Answer, draw: Draw) -> None:
 @named("page sizes that fit no tile", "pages whose size neither divides a tile nor is divided by one, in two splits")
 def odd_pages(answer: Answer, draw: Draw) -> None:
     """For an answer like `kernels.paged_decode`."""
+    needs_triton()
     page_size = draw.choice((12, 20, 24, 40))
     cache = _Cache(draw, page_size, [draw.integer(65, 80)], n_kv_heads=1)
     _same(answer(*cache.arguments, num_splits=2), cache, page_size)
@@ -96,6 +100,7 @@ def odd_pages(answer: Answer, draw: Draw) -> None:
 @named("one look-up a token", "no more look-ups than one for each token and KV head, and the cache read once")
 def look_ups(answer: Answer, draw: Draw) -> None:
     """For an answer like `kernels.paged_decode`."""
+    needs_triton()
     page_size, heads = draw.choice((4, 8)), 2
     cache = _Cache(draw, page_size, [draw.integer(33, 45), draw.integer(5, 31)], n_kv_heads=heads)
     seen = answer.observe(*cache.arguments, num_splits=1)

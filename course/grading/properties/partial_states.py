@@ -2,7 +2,7 @@
 
 A state is an output and its natural log-sum-exp over some of the keys. Wherever a property says what the result should be, it
 comes from attention over all of those keys in float64. The factories take ``how``: how the answer is called for a list of
-states (`stacked` or `in_turn`).
+states (`stacked`, `launched` or `in_turn`).
 """
 
 import math
@@ -17,6 +17,7 @@ from .. import judge
 from ..answers import Answer
 from ..draw import Draw
 from ..tasks import Property, named
+from .full_sequence import needs_triton
 
 State = tuple[Tensor, Tensor]
 Merge = Callable[[Answer, Sequence[State]], State]
@@ -26,6 +27,12 @@ def stacked(answer: Answer, states: Sequence[State]) -> State:
     """An answer (outs [S, …, Dv], lses [S, …]) -> (out, lse), asked once."""
     outs, lses = zip(*states, strict=True)
     return _checked(answer(torch.stack(outs), torch.stack(lses)), states[0])
+
+
+def launched(answer: Answer, states: Sequence[State]) -> State:
+    """As `stacked`, of a kernel: without Triton the definition would answer for it."""
+    needs_triton()
+    return stacked(answer, states)
 
 
 def in_turn(answer: Answer, states: Sequence[State]) -> State:
@@ -213,6 +220,7 @@ def formats(answer: Answer, draw: Draw) -> None:
 
 def _decoded(answer: Answer, draw: Draw, lengths: Sequence[int], splits: Sequence[int], *, q_len: int = 1) -> None:
     """`decode` over a cache whose dead slots are NaN, as its partial results are before anyone writes them."""
+    needs_triton()
     heads, width, capacity = 2, draw.choice((16, 24)), max(lengths)
     shape = (len(lengths), heads, width) if q_len == 1 else (len(lengths), q_len, heads, width)
     q, (k, v) = draw.tensor(*shape), draw.tensor(2, len(lengths), 1, capacity, width)

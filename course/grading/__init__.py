@@ -10,6 +10,8 @@ judge        comparisons whose messages teach
 draw         fresh input from a seed
 release      a source with its values drawn; the same without its solutions
 packages     copies of our packages with definitions replaced
+source       brings a source in line with its tasks
+guide        what the book tells of all this
 
 and the instructor's side, ``python -m course.grading`` (`__main__`), in the order in which it is used
 

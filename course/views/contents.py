@@ -83,6 +83,16 @@ def title(page: str) -> str:
     return first_cell(page).split("\n")[0].removeprefix("# ").strip()
 
 
+def notebook(page: str) -> str:
+    """File name of a page: '05_flash_decoding.ipynb'."""
+    return _notebooks()[page]
+
+
+def objectives(page: str) -> list[str]:
+    """What a page's first cell says one can do afterwards (or, on the first page, wants to), as lines of a Markdown list."""
+    return re.search(r"you (?:can|want to)\*\*\n\n((?:- .*(?:\n|$))+)", first_cell(page))[1].strip().split("\n")
+
+
 def page_table(folder: str = "") -> str:
     """Markdown: one line a page, with a link into ``folder``, minutes, what it needs and the question it answers."""
     files = _notebooks()
@@ -105,8 +115,8 @@ def path_list() -> str:
         kept = [page for page in pages if page in files]
         lines.append(f"- **{name}** ({_hours(kept)}): {', '.join(kept)}. You get {gives}")
     lines.append(
-        f"- **In a class** ({_hours(files)}): everything in order, two pages a week. Collect the predictions before anyone "
-        "runs the cell below them."
+        f"- **In a class** ({_hours(files)}): everything in order, two or three pages a week. Collect the predictions before "
+        "anyone runs the cell below them."
     )
     return "\n".join(lines)
 

@@ -7,15 +7,16 @@ from ..judge import NotHere, Wrong
 
 
 def observed(answer: Answer, *args, **kwargs) -> Observed:
-    """``answer.observe(…)``, or `NotHere` where nothing can be launched: without Triton a right kernel fails as well."""
-    try:
+    """``answer.observe(…)``, or `NotHere` where nothing can be launched: a right kernel fails there."""
+    if kernels.MODE in ("interpreter", "compiled"):
         return answer.observe(*args, **kwargs)
+    try:
+        answer.observe(*args, **kwargs)
     except NotImplementedError:
-        raise
+        raise  # not answered, here as elsewhere
     except Exception:
-        if kernels.MODE in ("interpreter", "compiled"):
-            raise
-        raise NotHere(f"kernels cannot be launched where kernels.MODE is {kernels.MODE!r}") from None
+        pass
+    raise NotHere(f"kernels cannot be launched where kernels.MODE is {kernels.MODE!r}")
 
 
 def counted(seen: Observed, argument: int | str, elements: int, name: str, times: int = 1) -> None:

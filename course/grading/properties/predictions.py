@@ -34,12 +34,13 @@ def number(
         wanted = right(draw.givens)
         if _near(value, wanted, tolerance):
             return None
-        for message, slip in (traps or {}).items():
-            if _near(value, slip(draw.givens), tolerance):
-                raise Wrong(message)
-        for other, size in (other_units or {}).items():
+        units, slips = other_units or {}, {message: slip(draw.givens) for message, slip in (traps or {}).items()}
+        _caught(value, slips, tolerance)
+        for other, size in units.items():
             if _near(value * size, wanted, tolerance):
                 return f"right, in {other}; the question asks for {unit}"
+        for size in units.values():
+            _caught(value * size, slips, tolerance)
         raise Wrong(f"{key!r} is too {_which_way(value, wanted)}{f' (it is asked for in {unit})' if unit else ''}")
 
     return Property(key.replace("_", " "), about, check)
@@ -57,6 +58,12 @@ def _entry(predicted, key: str):
     if predicted[key] is None and any(value is not None for value in predicted.values()):
         raise Wrong(f"{key!r} has no number yet")
     return predicted[key]
+
+
+def _caught(value: float, slips: Mapping[str, float], tolerance: float) -> None:
+    for message, slip in slips.items():
+        if _near(value, slip, tolerance):
+            raise Wrong(message)
 
 
 def _near(value: float, wanted: float, tolerance: float) -> bool:

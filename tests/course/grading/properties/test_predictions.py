@@ -38,6 +38,7 @@ def test_right_in_another_unit_counts_and_is_told():
     ("predicted", "message"),
     [
         ({"bytes": 1_024_000}, "did you count V as well?"),
+        ({"bytes": 1000}, "did you count V as well?"),  # in KiB
         ({"bytes": 1_900_000}, "'bytes' is too small"),
         ({"bytes": 3e9}, "'bytes' is too large, by more than ten times"),
         ({"bytes": -2_048_000}, "'bytes' is too small: the sign is wrong"),

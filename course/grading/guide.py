@@ -17,11 +17,11 @@ DOWNLOADS = "../assignments"
 KINDS = {"predict": "predict", "fix": "mend", "build": "write", "stretch": "write, a stretch"}
 ONE_DAY = (
     ("before", ("P1", "P3"), ()),
-    ("morning", ("1", "2"), ("02_sharing_heads",)),
+    ("morning", ("1", "2"), ()),
     ("before lunch", ("4",), ()),
     ("afternoon", ("5", "7"), ()),
     ("end", ("8",), ()),
-    ("afterwards", (), ("05_flash_decoding", "07_mla_compress")),
+    ("afterwards", (), ("02_sharing_heads", "05_flash_decoding", "07_mla_compress")),
 )
 SIX_WEEKS = (("0", "P1", "1"), ("P2", "2"), ("P3", "3", "3b"), ("4", "5"), ("6", "7"), ("8", "9"))
 
@@ -126,7 +126,9 @@ def one_day() -> str:
         reading, doing = sum(map(contents.minutes, pages)), sum(ASSIGNMENTS[name].minutes for name in work)
         said = ", ".join(f"{{ref}}`{titled(ASSIGNMENTS[name])} <{anchor(ASSIGNMENTS[name])}>`" for name in work)
         rows.append([when, _listed(pages), f"{reading or '–'}", said or "–", f"{doing or '–'}"])
-    return _table(["when", "pages", "minutes", "assignment", "minutes"], rows, (2, 4))
+    in_class = sum(contents.minutes(page) for when, pages, _ in ONE_DAY if when != "before" for page in pages)
+    rows.append(["*in class*", "", f"{in_class}", "", ""])
+    return _table(["when", "pages", "minutes", "assignments", "minutes"], rows, (2, 4))
 
 
 def six_weeks() -> str:

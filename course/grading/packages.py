@@ -11,6 +11,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -123,7 +124,9 @@ def with_text(file: str, text: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Triton is not installed")  # said by the package itself already
+            spec.loader.exec_module(module)
         if package == "course":
             for part in ("costs", "layers"):
                 importlib.import_module(f"{name}.{part}")

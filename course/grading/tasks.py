@@ -129,7 +129,8 @@ class Report:
         if self.lines and all(line.state == "unanswered" for line in self.lines):
             return "not answered yet"
         where = " in the public checks" if self.public else ""
-        return f"{self.got} of {self.points} points{where}"
+        unseen = sum(line.points for line in self.lines if line.state == "not here")
+        return f"{self.got} of {self.points} points{where}{f', {unseen} of them not looked at here' if unseen else ''}"
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self._verdict()}"]

@@ -435,6 +435,7 @@ def prefix_and_own(name: str, about: str, own: Sequence[int]) -> Property:
 @named("prefix read once", "keys and values of the prefix are asked for once in all, and not copied for each user")
 def prefix_read_once(answer: Answer, draw: Draw) -> None:
     """For an answer (q, k_prefix, v_prefix, k_own, v_own, own_lens) -> out."""
+    needs_triton()
     given, expected = _users(draw, [draw.integer(3, 8) for _ in range(4)])
     seen = answer.observe(*given)
     judge.close(seen.result, expected, DECODED, "out", 1e-4)

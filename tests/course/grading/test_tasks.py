@@ -34,7 +34,7 @@ def test_points_and_states():
     assert [line.message for line in got.lines][1:] == [
         "no", "the answer raised ZeroDivisionError: by zero", "no GPU", "a remark",
     ]  # fmt: skip
-    assert "10 of 15 points" in str(got) and "a remark" in str(got)
+    assert "10 of 15 points, 4 of them not looked at here" in str(got) and "a remark" in str(got)
 
 
 def test_unanswered_ends_the_report():

@@ -178,7 +178,8 @@ class Answering:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             result = self.shell.run_cell(source, store_history=False)
         error = result.error_before_exec or result.error_in_exec
-        return {"said": said.getvalue(), "error": None if error is None else _named(error)["text"]}
+        began = result.error_before_exec is None and not isinstance(error, SyntaxError)
+        return {"said": said.getvalue(), "error": None if error is None else _named(error)["text"], "began": began}
 
     def evaluate(self, expression: str) -> object:
         value = eval(expression, self.shell.user_ns)

@@ -125,7 +125,7 @@ def verdicts(
                     todo[each] = key, tries + 1
                     if tries + 1 >= MOST_TRIES:
                         del todo[each]
-                        fault = "the process that grades it ended twice (out of memory?)"
+                        fault = "the process that grades it ended (out of memory?), and again when it was tried alone"
                         yield *each, {"fault": fault, "assignment": each[0], "student": each[1]}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -61,7 +61,7 @@ def found_in(place: Path) -> Iterator[Handed]:
 
 
 def _hidden(parts: tuple[str, ...]) -> bool:
-    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in parts)
 
 
 def student_of(path: str, assignment: str, pattern: re.Pattern | None = None) -> str | None:
@@ -85,9 +85,9 @@ def student_of(path: str, assignment: str, pattern: re.Pattern | None = None) ->
 
 
 def tidy(name: str) -> str | None:
-    """A student's id as a folder and nbgrader can take it: letters, digits and ``_ . @ -``, no leading mark."""
+    """A student's id as a folder and nbgrader can take it: letters, digits and ``_ . @ -``, a letter or digit at both ends."""
     name = re.sub(r"[^\w.@-]+", "_", unicodedata.normalize("NFC", name).strip())
-    return name.lstrip("_.@-")[:100] or None
+    return name.strip("_.@-")[:100] or None
 
 
 def collect(folder: Folder, place: Path, assignment: str, pattern: str | None = None) -> list[str]:

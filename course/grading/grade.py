@@ -2,7 +2,8 @@
 
 The grader goes through the rebuilt notebook from top to bottom, as 'Restart and run all' does: a cell is executed in the
 answering process, and where a check stands the properties of its task look at the answer as it is there. Nothing in the verdict
-comes from the checks that the learner's notebook holds.
+comes from the checks that the learner's notebook holds. A cell that is no Python, or takes the process with it, loses its task,
+and what was handed out is executed in its place.
 """
 
 import ast
@@ -49,7 +50,7 @@ def grade(
     seed: of the hidden inputs. draws: how many a property is looked at with. files: what lies beside the notebook.
     """
     begun, names = time.monotonic(), {task.name for task in assignment.tasks}
-    handed_out = {rebuild.grade_id(cell): cell.source for cell in master.cells}
+    handed_out = {rebuild.grade_id(cell): cell.source for cell in master.cells if rebuild.grade_id(cell)}
     streams = Draw(seed, givens=given_in(master))
     reports, cells, region = {}, {}, []
     with Session(server, limits, files) as session:
@@ -58,14 +59,20 @@ def grade(
             if name in names:
                 task = assignment.task(name)
                 if _untouched(task, region, handed_out):
-                    reports[name] = _unanswered(task)
+                    reports[name] = _lost(task, "unanswered", "not answered yet")
+                elif spoilt := [cells[c.id]["ended"] for c in region if cells[c.id]["replaced"]]:
+                    reports[name] = _lost(task, "failed", f"its cell: {'; '.join(spoilt)}")
                 else:
                     draw = streams.of(f"{assignment.name}.{name}")
                     reports[name] = _judged(session, task, [draw.of(i) for i in range(draws)], _why(cells, region))
                 region = []
             elif cell.cell_type == "code":
                 ran = session.run(cell.source, own=name is None)
-                cells[cell.id] = {"ended": ran.ended, "said": ran.said}
+                # What was handed out holds imports, say, that later tasks count on.
+                replaced = name in handed_out and (ran.fatal or not ran.began)
+                if replaced:
+                    session.run(handed_out[name])
+                cells[cell.id] = {"ended": ran.ended, "said": ran.said, "replaced": replaced}
                 region.append(cell)
         irregular = list(dict.fromkeys(session.irregular))
     return {
@@ -87,8 +94,8 @@ def _untouched(task: Task, region: list[NotebookNode], handed_out: dict[str, str
     )
 
 
-def _unanswered(task: Task) -> Report:
-    lines = (Line(p.name, p.about, 0, points, "not answered yet", "unanswered") for p, points in task.points)
+def _lost(task: Task, state: str, message: str) -> Report:
+    lines = (Line(p.name, p.about, 0, points, message, state) for p, points in task.points)
     return Report(task.name, task.title, tuple(lines), public=False)
 
 

@@ -154,6 +154,7 @@ class Cell:
     said: str = ""
     ended: str = ""
     fatal: bool = False  # it took the process with it, and is not executed again
+    began: bool = True  # some of it may have been executed
 
 
 class Session:
@@ -236,6 +237,7 @@ class Session:
             got = {}
         if isinstance(got, dict):
             cell.said, cell.ended = str(got.get("said", ""))[: answering.SAID], str(got.get("error") or "")[:600]
+            cell.began = got.get("began") is not False
         return True
 
     # ---- cells ----

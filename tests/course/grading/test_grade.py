@@ -61,7 +61,20 @@ SPOILT = {
 def test_a_spoilt_cell_costs_its_task(server, what):
     verdict = graded(server, handed_in(second=SPOILT[what] + RIGHT["second"]))
     assert got(verdict) == {"first": 2, "second": 0, "third": 3}
-    assert all("there is no `add`" in line and "its cell" in line for line in said(verdict, "second"))
+    assert all("its cell: " in line for line in said(verdict, "second"))
+
+
+@pytest.mark.parametrize("first", ["def", "import os; os._exit(0)"])
+def test_what_a_cell_was_handed_out_with_is_there_for_later_ones(server, first):
+    def release_with_an_import():
+        made = master()
+        made.cells[2].source = "import math\ngiven = {'n': None}"
+        return made
+
+    submission = handed_in(first=first, second="def add(a, b):\n    return a + b * math.cos(0)")
+    made, _ = rebuild.rebuild(release_with_an_import(), as_bytes(submission), SMALL)
+    verdict = grade.grade(made, release_with_an_import(), SMALL, "seed", server, limits=LIMITS)
+    assert got(verdict) == {"first": 0, "second": 4, "third": 3}
 
 
 def test_an_answer_that_does_not_end_costs_its_task(server):

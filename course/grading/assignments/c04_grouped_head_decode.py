@@ -130,7 +130,6 @@ ASSIGNMENT = Assignment(
             "Load a shared key once",
             "grouped_decode",
             (
-                (grouped.tiles_end_at_groups((*grouped.STRADDLING, (71, 1), (28, 4))), 1),
                 (
                     grouped.definition(
                         "definition", "output and lse over a ragged cache, NaN behind each length", lengths=_RAGGED
@@ -138,6 +137,7 @@ ASSIGNMENT = Assignment(
                     1,
                 ),
                 (grouped.requested_once(), 2),
+                (grouped.tiles_end_at_groups((*grouped.STRADDLING, (71, 1), (28, 4))), 1),
                 (grouped.own_length, 1),
                 (
                     grouped.definition(

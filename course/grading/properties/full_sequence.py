@@ -15,8 +15,8 @@ from ..judge import NotHere, Wrong, close, parts
 from ..tasks import Property, named
 from .heads import AXES, inputs, name_of_head, output
 
-FEW = ((6, 2), (8, 2))
-"""Query and KV heads, as in `heads.SHARED`; few, because every head is a program."""
+GROUPS = ((6, 2), (6, 3))
+"""Query and KV heads, chosen as `heads.SHARED` is; few, because every head is a program."""
 
 BLOCK = 32
 """Where an answer may choose its tiles: keys are counted in blocks of so many, so smaller tiles have room."""
@@ -73,7 +73,7 @@ def mask_alignment(*, lengths: tuple[tuple[int, int], ...] = ((2, 5), (3, 40))) 
 @named("head map", "query head h reads KV head h // G")
 def head_map(answer: Answer, draw: Draw) -> None:
     needs_triton()
-    n_q_heads, n_kv_heads = draw.choice(FEW)
+    n_q_heads, n_kv_heads = draw.choice(GROUPS)
     q, k, _ = _inputs(draw, (n_q_heads, n_kv_heads), 1, 3)
     v = name_of_head(n_kv_heads, 3, 16, draw)
     wanted = torch.arange(n_q_heads) // (n_q_heads // n_kv_heads) + 1
@@ -85,18 +85,18 @@ def head_map(answer: Answer, draw: Draw) -> None:
     )  # fmt: skip
 
 
-def definition(name: str, about: str, *, q_len: tuple, kv_len: tuple, widths: tuple, heads: tuple = FEW) -> Property:
-    """The output is that of the float64 definition, causal, for lengths and widths drawn from these."""
+def definition(name: str, about: str, *, q_len: tuple, kv_len: tuple, widths: tuple) -> Property:
+    """4 query heads over 2: the output is that of the float64 definition, causal, for lengths and widths drawn from these."""
 
     @named(name, about)
     def check(answer: Answer, draw: Draw) -> None:
         needs_triton()
-        chosen, (width_qk, width_v) = draw.choice(heads), draw.choice(widths)
-        q, k, v = _inputs(draw, chosen, draw.integer(*q_len), draw.integer(*kv_len), width_qk, width_v)
+        width_qk, width_v = draw.choice(widths)
+        q, k, v = _inputs(draw, (4, 2), draw.integer(*q_len), draw.integer(*kv_len), width_qk, width_v)
         wanted, _ = reference.attention(q, k, v, causal=True)
         close(
             output(answer(q, k, v, causal=True)), wanted, AXES, "the output",
-            hint=f"{chosen[0]} query heads over {chosen[1]}, {q.shape[2]} queries, {k.shape[2]} keys, {width_qk} wide, values "
+            hint=f"4 query heads over 2, {q.shape[2]} queries, {k.shape[2]} keys, {width_qk} wide, values "
             f"{width_v}. Behind each tensor lies NaN.",
         )  # fmt: skip
 
@@ -178,10 +178,10 @@ def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) ->
 def window(answer: Answer, draw: Draw) -> None:
     needs_triton()
     q_len, kv_len, width = draw.integer(5, 12), draw.integer(36, 48), draw.integer(3, 20)
-    q, k, v = _inputs(draw, (6, 2), q_len, kv_len)
+    q, k, v = _inputs(draw, (4, 2), q_len, kv_len)
     close(
         output(answer(q, k, v, width)), _windowed(q, k, v, width), AXES, "the output",
-        hint=f"6 query heads over 2, {q_len} queries, {kv_len} keys, a window of {width}. Its own key counts.",
+        hint=f"4 query heads over 2, {q_len} queries, {kv_len} keys, a window of {width}. Its own key counts.",
     )  # fmt: skip
 
 

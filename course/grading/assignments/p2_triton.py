@@ -11,7 +11,7 @@ from ..properties import row_softmax
 from ..properties.predictions import number
 from ..tasks import Assignment, Task
 
-SHIPPED = {"softmax": {}, "softmax_three_passes": {"block": 64}}
+SHIPPED = {"softmax": {}, "softmax_three_passes": {"block": 128}}
 IN_BLOCKS = {row_softmax.ITSELF: {"block": 64}}
 UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "MB": 1e6, "GB": 1e9}
 

@@ -148,7 +148,7 @@ def _decoder(draw: Draw) -> tuple[Shape, dict, torch.Tensor]:
         "n_kv_heads": shape.attention.n_kv_heads,
         "head_dim": shape.attention.head_dim_qk,
     }
-    prompt = torch.tensor([[draw.integer(0, n_words - 1) for _ in range(4)] for _ in range(shape.batch)])
+    prompt = torch.tensor([[draw.integer(0, n_words - 1) for _ in range(3)] for _ in range(shape.batch)])
     return shape, weights, prompt
 
 
@@ -159,7 +159,7 @@ def _logits(shape: Shape, weights: dict, tokens: torch.Tensor) -> torch.Tensor:
     return x @ weights["unembed"]
 
 
-N_NEW = 7
+N_NEW = 5
 
 
 def _generated(answer: Answer, draw: Draw) -> tuple[Shape, dict, torch.Tensor, Observed]:

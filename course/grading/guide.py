@@ -101,6 +101,15 @@ def assignment_sections() -> str:
     return "\n\n".join(sections)
 
 
+def chapter_cell(assignment: Assignment) -> str:
+    """The last cell of the chapter: what its assignment asks, and where it is."""
+    tasks = "; ".join(f"*{task.title}* ({KINDS[task.kind]})" for task in assignment.tasks)
+    return (
+        f"## Assignment\n\nNow your turn: [assignment {titled(assignment)}](../book/assignments.md#{anchor(assignment)}), "
+        f"about {assignment.minutes} minutes, graded as you go. {tasks}."
+    )
+
+
 def objectives() -> str:
     """Objectives of each page, as its first cell states them, with minutes, needs and assignment."""
     parts = []

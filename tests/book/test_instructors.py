@@ -1,8 +1,9 @@
 """The pages for students and instructors list what `course.grading` holds.
 
-python -m tests.book.test_instructors      writes the lists
+python -m tests.book.test_instructors      writes the lists, and the last cell of each chapter
 """
 
+import json
 import math
 import re
 from pathlib import Path
@@ -38,6 +39,10 @@ def marks(part: str) -> tuple[str, str]:
     return f"% begin {part}\n", f"% end {part}\n"
 
 
+def chapter(name: str) -> Path:
+    return BOOK.parent / "notebooks" / f"{name}.ipynb"
+
+
 def read(page: str) -> str:
     return BOOK.joinpath(page).read_text(encoding="utf-8")
 
@@ -47,6 +52,14 @@ def test_the_pages_show_what_there_is(page, part):
     begin, end = marks(part)
     shown = read(page).split(begin)[1].split(end)[0]
     assert shown == f"\n{PAGES[page][part]()}\n\n", "write it again: python -m tests.book.test_instructors"
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_the_chapter_ends_with_its_assignment(name):
+    last = json.loads(chapter(name).read_text(encoding="utf-8"))["cells"][-1]
+    assert "".join(last["source"]) == guide.chapter_cell(ASSIGNMENTS[name]), (
+        "write it again: python -m tests.book.test_instructors"
+    )
 
 
 def test_every_page_of_the_course_has_a_week_and_a_board_plan():
@@ -105,6 +118,13 @@ def main() -> None:
             before, rest = text.split(begin)
             text = before + begin + f"\n{made()}\n\n" + end + rest.split(end)[1]
         BOOK.joinpath(page).write_text(text, encoding="utf-8")
+    for name, assignment in ASSIGNMENTS.items():
+        notebook = json.loads(chapter(name).read_text(encoding="utf-8"))
+        cells = [cell for cell in notebook["cells"] if cell["id"] != "assignment"]
+        source = guide.chapter_cell(assignment).splitlines(keepends=True)
+        cells.append({"cell_type": "markdown", "id": "assignment", "metadata": {}, "source": source})
+        notebook["cells"] = cells
+        chapter(name).write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

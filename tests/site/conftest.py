@@ -38,7 +38,7 @@ def files(entry) -> list[str]:
 PAGES = [f"{entry}.html" for entry in files(yaml.safe_load(Path(ROOT, "_toc.yml").read_text(encoding="utf-8")))]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """A headless Chromium, the one that is on the machine."""
     executable = next(filter(None, map(shutil.which, NAMES)), None)
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base() -> Iterator[str]:
     """Address of the built site over http, ending in a slash."""
     assert (SITE / "index.html").is_file(), "there is no built site; `make book` builds it, `make test` does so first"
@@ -68,9 +68,9 @@ class Visit:
     said: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def context(browser: Browser) -> BrowserContext:
-    """One context a file: its pages share what they have loaded."""
+    """One context for all tests: its pages share what they have loaded."""
     return browser.new_context()
 
 
@@ -115,9 +115,9 @@ def note_failure(visit: Visit, request: Request) -> None:
         visit.said.append(f"failed: {request.url}: {request.failure}")
 
 
-def draw(page: Page) -> list[Locator]:
-    """Bring each explorer of a page into view until it is drawn; return them."""
-    explorers = page.locator("div.explorer").all()
+def draw(page: Page, how_many: int | None = None) -> list[Locator]:
+    """Bring each explorer of a page (or the first ``how_many``) into view until it is drawn; return them."""
+    explorers = page.locator("div.explorer").all()[:how_many]
     for explorer in explorers:
         explorer.scroll_into_view_if_needed()
         page.locator(f"#{explorer.get_attribute('id')}[data-drawn]").wait_for()
@@ -125,27 +125,41 @@ def draw(page: Page) -> list[Locator]:
 
 
 @pytest.fixture(scope="session")
-def draw_explorers() -> Callable[[Page], list[Locator]]:
-    """Function that brings each explorer of a page into view until it is drawn, and returns them."""
+def draw_explorers() -> Callable[..., list[Locator]]:
+    """Function that brings the explorers of a page (or the first so many) into view until they are drawn, and returns them."""
     return draw
 
 
-@pytest.fixture(scope="module")
-def drawn(context: BrowserContext, base: str, notebook_name: str) -> Iterator[Visit]:
-    """The page of a notebook with its explorers drawn, kept open for the tests of a file. Tests leave it as they found it."""
-    visit = open_page(context, notebook_name, base)
+@pytest.fixture(scope="session")
+def name(request: pytest.FixtureRequest) -> str:
+    """Each page in turn, as its path in the site."""
+    return request.param
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests of a ``name`` every page of the table of contents, or with the mark ``notebooks_only`` those of notebooks.
+
+    For the whole session: all tests of a page follow each other and share what is open.
+    """
+    if "name" in metafunc.fixturenames:
+        prefix = "notebooks/" if metafunc.definition.get_closest_marker("notebooks_only") else ""
+        pages = [page for page in PAGES if page.startswith(prefix)]
+        metafunc.parametrize("name", pages, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def laptop(context: BrowserContext, base: str, name: str) -> Iterator[Visit]:
+    """The page with its explorers drawn, kept open for all tests of it. They leave it as they found it."""
+    visit = open_page(context, name, base)
     draw(visit.page)
     yield visit
     visit.page.close()
 
 
-@pytest.fixture(scope="module", params=PAGES)
-def name(request: pytest.FixtureRequest) -> str:
-    """Each page of the table of contents in turn, as its path in the site."""
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[page for page in PAGES if page.startswith("notebooks/")])
-def notebook_name(request: pytest.FixtureRequest) -> str:
-    """Each page made from a notebook in turn."""
-    return request.param
+@pytest.fixture(scope="session")
+def phone(context: BrowserContext, base: str, name: str) -> Iterator[Visit]:
+    """The same on a narrow dark screen."""
+    visit = open_page(context, name, base, width=360, scheme="dark")
+    draw(visit.page)
+    yield visit
+    visit.page.close()

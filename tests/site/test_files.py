@@ -79,10 +79,11 @@ def test_only_pages_with_an_explorer_load_what_draws_it(name):
     assert "vega.js" not in text  # the script asks for it when an explorer comes near
 
 
-def test_no_page_shows_an_error_that_nobody_meant(notebook_name):
-    notebook = json.loads(Path(ROOT, notebook_name).with_suffix(".ipynb").read_text(encoding="utf-8"))
+@pytest.mark.notebooks_only
+def test_no_page_shows_an_error_that_nobody_meant(name):
+    notebook = json.loads(Path(ROOT, name).with_suffix(".ipynb").read_text(encoding="utf-8"))
     meant = any("raises-exception" in cell["metadata"].get("tags", []) for cell in notebook["cells"])
-    text = (SITE / notebook_name).read_text(encoding="utf-8")
+    text = (SITE / name).read_text(encoding="utf-8")
     assert meant or "Traceback" not in text
     assert "mystnb.exec" not in text
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page
 
 from course.site import BUILD, ROOT
@@ -21,31 +22,28 @@ def theme(page: Page) -> str:
     return page.evaluate("document.documentElement.dataset.theme")
 
 
-def test_page_on_a_laptop_and_on_paper(visit, draw_explorers, name):
-    opened = visit(name)
-    page = opened.page
-    draw_explorers(page)
-    assert opened.said == []
+def test_page_on_a_laptop_and_on_paper(laptop):
+    page = laptop.page
+    assert laptop.said == []
     assert excess_width(page) <= 0
     assert theme(page) == "light"
     page.emulate_media(media="print")
     assert page.locator("article.bd-article").is_visible()
     for furniture in (".bd-sidebar-primary", ".bd-header-article", ".prev-next-footer"):
         assert not page.locator(furniture).first.is_visible(), furniture
+    page.emulate_media(media="screen")
 
 
-def test_page_on_a_phone(visit, draw_explorers, name):
-    opened = visit(name, width=360, scheme="dark")
-    draw_explorers(opened.page)
-    assert opened.said == []
-    assert excess_width(opened.page) <= 0
-    assert theme(opened.page) == "dark"
+def test_page_on_a_phone(phone):
+    assert phone.said == []
+    assert excess_width(phone.page) <= 0
+    assert theme(phone.page) == "dark"
 
 
 def test_page_from_a_folder(visit, draw_explorers, name):
     opened = visit(name, origin=SITE.as_uri() + "/")
     page = opened.page
-    draw_explorers(page)
+    draw_explorers(page, 1)  # what draws the others is then there, and they are drawn over http
     assert opened.said == []
     # Typesetting is over when MathJax says so; pages without formulas don't load it.
     page.wait_for_function("!document.querySelector('.math') || window.MathJax?.startup?.promise")
@@ -93,10 +91,11 @@ def test_theme_button_changes_the_theme(visit):
     assert page.evaluate(background) != light
 
 
-def test_notebook_opens_in_colab_and_can_be_downloaded(visit, notebook_name):
+@pytest.mark.notebooks_only
+def test_notebook_opens_in_colab_and_can_be_downloaded(laptop, name):
     url, tag = current()
-    notebook = notebook_name.removesuffix(".html") + ".ipynb"
-    page = visit(notebook_name).page
+    notebook = name.removesuffix(".html") + ".ipynb"
+    page = laptop.page
     colab = page.locator(".dropdown-launch-buttons a").get_attribute("href")
     assert colab == f"https://colab.research.google.com/github/{url.split('/', 3)[3]}/blob/{tag}/{notebook}"
     download = page.locator("a.btn-download-source-button").evaluate("link => link.href")

@@ -1,7 +1,33 @@
-"""Imports ``kernels`` before any test module can import Triton, so that Triton starts in the mode this machine needs."""
+"""Imports ``kernels`` before any test module can import Triton, so that Triton starts in the mode this machine needs.
+
+And the order of tests and how they are spread over processes.
+"""
 
 import os
+
+import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import kernels  # noqa: F401
+
+# Files that take long come first: one at the end would keep one process busy while the others have nothing left to do.
+FIRST = ("tests/kernels/test_tiles.py", "tests/kernels/", "notebooks/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes long first; otherwise the order stays."""
+    items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST)))
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Keep a file in one process (the cells of a notebook share a kernel), and all tests of one page of the site."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return test.partition("[")[2] if file.startswith("tests/site/") and "[" in test else file
+
+    return Scheduling(config, log)

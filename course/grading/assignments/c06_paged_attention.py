@@ -135,9 +135,9 @@ POOL = Task(
 CASCADE = Task(
     "cascade", "stretch", "A prefix that is read once", "cascade",
     (
-        (pages.prefix_and_own("prefix and own tokens", "attention over the prefix and each user's own tokens", (6, 9, 6)), 1),
+        (pages.prefix_and_own("prefix and own tokens", "attention over the prefix and each user's own tokens", (6, 9)), 1),
         (pages.prefix_read_once, 1),
-        (pages.prefix_and_own("nothing of their own", "some users have no tokens of their own yet", (1, 0, 20, 0)), 1),
+        (pages.prefix_and_own("nothing of their own", "some users have no tokens of their own yet", (0, 20, 1)), 1),
     ),
     hidden=("nothing of their own",),
 )  # fmt: skip

@@ -7,7 +7,7 @@ ARGS =
 
 course = @"$(or $(PYTHON),python3)" -m course.site $(if $(PYTHON),--as-is)
 
-.PHONY: book serve test lab notebooks assignments measure gpu-test clean
+.PHONY: book serve test lab notebooks check-notebooks assignments measure gpu-test clean
 .NOTPARALLEL:
 
 book: ; $(course) book $(ARGS)
@@ -15,6 +15,7 @@ serve: ; $(course) serve $(ARGS)
 test: ; $(course) test $(ARGS)
 lab: ; $(course) lab $(ARGS)
 notebooks: ; $(course) notebooks $(ARGS)
+check-notebooks: ; $(course) check-notebooks $(ARGS)
 assignments: ; $(course) assignments $(ARGS)
 measure: ; $(course) measure $(ARGS)
 gpu-test: ; $(course) gpu-test $(ARGS)

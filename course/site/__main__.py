@@ -19,6 +19,7 @@ COMMANDS = {
     "test": "build the site and run every test",
     "lab": "open the notebooks in JupyterLab",
     "notebooks": "execute all notebooks and store their outputs",
+    "check-notebooks": "run all notebooks and compare their checks; --without-triton hides Triton",
     "assignments": "write what students get into an instructor's course folder",
     "measure": "record a sweep on this machine's GPU",
     "gpu-test": "run the kernel and measurement tests and the notebooks on this machine's GPU",
@@ -35,6 +36,7 @@ NEEDS = {
     "test": BOOK + RUN + ("axe_playwright_python", "hypothesis", "nbval", "pytest", "ruff"),
     "lab": RUN + ("jupyterlab",),
     "notebooks": RUN + ("nbclient", "vl_convert"),
+    "check-notebooks": RUN + ("nbval", "pytest"),
     "bootstrap": ("nbclient",),
     "assignments": RUN + ("triton", "nbgrader"),
     "measure": ("torch", "triton"),
@@ -57,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(
         prog="python3 -m course.site",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join("  {:12} {}".format(*item) for item in COMMANDS.items()),
+        epilog="\n".join("  {:15} {}".format(*item) for item in COMMANDS.items()),
     )
     parser.add_argument("--as-is", action="store_true", help="use the interpreter that runs this; create and install nothing")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
@@ -78,8 +80,8 @@ def main():
         built = subprocess.call([python, "-m", "course.site.build"])
         if built != 0:
             return built
-    modules = {"book": "site.build", "gpu-test": "site.gpu_test", "measure": "measure", "assignments": "grading"}
-    name = "course." + modules.get(options.command, "site." + options.command)
+    modules = {"book": "site.build", "measure": "measure", "assignments": "grading"}
+    name = "course." + modules.get(options.command, "site." + options.command.replace("-", "_"))
     if options.command == "assignments":
         options.arguments.insert(0, "release")
     # Replace this process, so that Ctrl-C and the exit status are the command's own.

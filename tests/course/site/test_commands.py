@@ -47,7 +47,10 @@ def make(copy):
     return run
 
 
-@pytest.mark.parametrize("target", ["book", "serve", "test", "lab", "notebooks", "assignments", "measure", "gpu-test", "clean"])
+@pytest.mark.parametrize(
+    "target",
+    ["book", "serve", "test", "lab", "notebooks", "check-notebooks", "assignments", "measure", "gpu-test", "clean"],
+)
 def test_make_uses_a_given_interpreter_as_it_is(make, target):
     assert make("--dry-run", target, f"PYTHON={sys.executable}") == f'"{sys.executable}" -m course.site --as-is {target}'
 

@@ -267,7 +267,6 @@ def _shell():
             raise SystemExit
 
     settings = Config()
-    warnings.filterwarnings("ignore", message="IPython parent")
     settings.HistoryManager.enabled = False
     settings.HistoryAccessor.enabled = False
     settings.InteractiveShell.colors = "NoColor"
@@ -293,7 +292,9 @@ def _readable() -> list[str]:
         "/dev/urandom",
     ]
     found += [sys.prefix, sys.base_prefix, str(ROOT), *(path for path in sys.path if os.path.isdir(path))]
-    homes = {os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir), "/", "/home", "/root", "/tmp"}
+    homes = {"/", "/home", "/root", "/tmp"}
+    with contextlib.suppress(KeyError):  # a user without an entry, as containers have them
+        homes.add(os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir))
     return [path for path in found if os.path.realpath(path) not in homes]
 
 
@@ -305,7 +306,7 @@ def _submission(sock: socket.socket, shell, order: dict, own_users: bool) -> Non
     confine.die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
+    for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     keep = sock.fileno()
     os.closerange(3, keep)
@@ -318,6 +319,7 @@ def _submission(sock: socket.socket, shell, order: dict, own_users: bool) -> Non
     confine.no_privileges()
     confine.files_only(_readable(), [folder, "/dev/null"])
     warnings.simplefilter("ignore")
+    os.dup2(0, 2)  # until here it says what went wrong
     Answering(shell).serve(sock)
 
 

@@ -49,7 +49,7 @@ def _grade(submission: Submission, master: str, seed: str, draws: int, limits: c
     except rebuild.Unreadable as reason:
         return {"unreadable": str(reason), "notes": [], "tasks": {}, "cells": {}, "irregular": [], "seconds": 0.0}
     verdict = grade.grade(notebook, release, assignment, seed, _server, draws, limits, submission.beside)
-    return {**verdict, "notes": notes}
+    return {**verdict, "notes": notes, "fences": _server.fences}
 
 
 def _safely(*arguments) -> dict:
@@ -134,6 +134,14 @@ def verdicts(
                 raise
 
 
+def missing_fences(fences: dict | None) -> set[str]:
+    """What a machine does not offer to keep submissions in, in words."""
+    if fences is None:
+        return set()
+    missing = set() if fences["namespaces"] else {"submissions see other processes and the network (no user namespaces)"}
+    return missing if fences["landlock"] else missing | {"submissions can read the files that you can read (no Landlock)"}
+
+
 def points(verdict: dict) -> tuple[int, int]:
     """Points got and points to get of a verdict, the stretch task included."""
     lines = [line for task in verdict["tasks"].values() for line in task["lines"]]
@@ -159,7 +167,7 @@ def autograde(
         for name in names:
             folder.master(name)
         listed = folder.class_list() or {}
-        faults, irregular, n = [], [], 0
+        faults, irregular, open_fences, n = [], [], set(), 0
         for name, student, verdict in verdicts(folder, work, draws, jobs, limits):
             n += 1
             if "fault" in verdict:
@@ -177,6 +185,7 @@ def autograde(
                     book.describe(student, **listed[student])
             else:
                 written = ", as before"
+            open_fences |= missing_fences(verdict.get("fences"))
             got, whole = points(verdict)
             what = (
                 verdict["unreadable"]
@@ -188,6 +197,8 @@ def autograde(
             irregular += [f"{name} {student}: {verdict['unreadable']}"] if verdict.get("unreadable") else []
         for line in irregular:
             say(f"look at {line}")
+        for line in sorted(open_fences):
+            say(f"on this machine {line}; grade as a throw-away user or in a container (see the instructor's guide)")
         if faults:
             path = folder.root / "verdicts" / "faults.txt"
             write(path, "\n".join(f"{name} {student}\n{fault}\n" for name, student, fault in faults))

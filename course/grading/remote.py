@@ -44,19 +44,19 @@ class NoAnswer(Exception):
     """The answering process is gone; says why."""
 
 
-def environment() -> dict[str, str]:
+def environment(home: str) -> dict[str, str]:
     """The whole environment of the fork server: nothing of the grader's own but where libraries are."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     made = {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
-        "HOME": "/nonexistent",
+        "HOME": home,
         "MPLBACKEND": "Agg",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TRITON_INTERPRET": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "MHA_TO_MLA": str(ROOT),
-        "TORCHINDUCTOR_CACHE_DIR": "/nonexistent",
+        "TORCHINDUCTOR_CACHE_DIR": home,
         **dict.fromkeys(threads, "1"),
     }
     if site.ENABLE_USER_SITE:
@@ -70,7 +70,7 @@ class Server:
     """The fork server. Use as a context manager; it starts by itself, and again should it end."""
 
     def __init__(self):
-        self.process, self.control, self.fences = None, None, {}
+        self.process, self.control, self.home, self.fences = None, None, None, {}
 
     def __enter__(self):
         return self
@@ -84,12 +84,13 @@ class Server:
         self.close()
         if kernels.MODE != "interpreter":
             raise RuntimeError(f"answers are graded in Triton's interpreter (on Linux), and kernels.MODE is {kernels.MODE!r}")
+        self.home = tempfile.TemporaryDirectory(prefix="answering-", ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
                 answering.command(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
-                env=environment(),
+                env=environment(self.home.name),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -143,7 +144,9 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self.process = self.control = None
+        if self.home is not None:
+            self.home.cleanup()
+        self.process = self.control = self.home = None
 
 
 @dataclass

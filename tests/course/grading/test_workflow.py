@@ -351,6 +351,11 @@ def test_a_worker_that_dies_costs_nobody_else(tmp_path, monkeypatch):
     assert found["ada"]["unreadable"] == found["bob"]["unreadable"] == "the file is empty"
 
 
+def test_what_a_machine_lacks_is_said():
+    assert autograde.missing_fences({"nobody": False, "namespaces": True, "landlock": 7}) == set()
+    assert len(autograde.missing_fences({"nobody": True, "namespaces": False, "landlock": 0})) == 2
+
+
 def _dies_for_eve(submission, *arguments):
     if submission.data == b"eve":
         os.kill(os.getpid(), signal.SIGKILL)

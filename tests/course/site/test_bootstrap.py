@@ -66,7 +66,7 @@ def test_nearest_parent(run, course, below):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_colab_clones_the_release_once(run, course, tmp_path, monkeypatch, times):
+def test_colab_clones_the_release_once_and_installs_nothing(run, course, tmp_path, monkeypatch, times):
     calls = []
 
     def clone(command, check):

@@ -163,7 +163,7 @@ def faults() -> str:
         for mutant in found:
             task = assignment.task(mutant.task.split(".")[1])
             use = "handed out to be mended in" if mutant.given else "found by"
-            name = mutant.name.replace("_", " ").capitalize()
+            name = re.sub("[-_]", " ", mutant.name).capitalize()
             lines.append(f"- **{name}**, {use} *{task.title}*. {plain(mutant.story)} *Source:* {plain(mutant.source)}.")
         summary = f"{titled(assignment)}: {plural(len(found), 'fault')}"
         parts.append(f"<details><summary>{summary}</summary>\n\n" + "\n".join(lines) + "\n\n</details>")

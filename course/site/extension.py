@@ -35,6 +35,12 @@ def add_assets(app: Sphinx, config) -> None:
     config.html_static_path.append(str(ASSETS))
 
 
+def name_labels(app: Sphinx, env) -> None:
+    """Let a link to a file with ``#label`` find the page's own labels, not only headings: notebooks know no other way to link."""
+    for label, (page, place, title) in env.domaindata["std"]["labels"].items():
+        env.metadata[page].setdefault("myst_slugs", {}).setdefault(label, (0, place, title))
+
+
 def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
     """Load the script that draws explorers on pages that have one, and mend what accessibility checks find fault with."""
     body = context.get("body", "")
@@ -65,6 +71,7 @@ def setup(app: Sphinx) -> dict:
     """Register with Sphinx."""
     app.connect("config-inited", disconnect_thebe)
     app.connect("config-inited", add_assets)
+    app.connect("env-updated", name_labels)
     app.connect("html-page-context", finish_page)
     app.connect("build-finished", copy_libraries)
     app.add_css_file("course.css")

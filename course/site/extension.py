@@ -36,7 +36,7 @@ def add_assets(app: Sphinx, config) -> None:
 
 
 def name_labels(app: Sphinx, env) -> None:
-    """Let a link to a file with ``#label`` find the page's own labels, not only headings: notebooks know no other way to link."""
+    """Let a link to a file with ``#label`` find the page's own labels: notebooks know no other way to link."""
     for label, (page, place, title) in env.domaindata["std"]["labels"].items():
         env.metadata[page].setdefault("myst_slugs", {}).setdefault(label, (0, place, title))
 

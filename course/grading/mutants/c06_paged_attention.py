@@ -119,7 +119,7 @@ MUTANTS = (
         "if n > self.page_size and self._writes_on_shared(sequence):",
         "A token is written on a page that others hold too, and their token is gone. Whether it shows depends on where the "
         "prompt ends: with a full last page nothing is shared that is written.",
-        "a plausible wrong version; near it is vllm-project/vllm issue 417 (a wrong condition for forking blocks, wrong results)",
+        "a plausible wrong version; near it is vllm-project/vllm issue 417 (blocks forked on a wrong condition)",
     ),
     Mutant(
         "copied_page_keeps_its_owner",

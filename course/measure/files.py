@@ -30,7 +30,7 @@ class Partial:
                     self.parts[what].append(value)
             say(f"going on from {path.name}: {len(self.parts['row'])} rows are there")
         elif path.exists():
-            aside = _free_name(path, ".partial.jsonl")
+            aside = free_name(path, ".partial.jsonl")
             path.rename(aside)
             say(f"{path.name} belongs to another plan, kernels, GPU or versions: now {aside.name}; starting anew")
             lines = []
@@ -74,7 +74,7 @@ def _complete_lines(path: Path) -> list[dict]:
     return lines
 
 
-def _free_name(path: Path, suffix: str) -> Path:
+def free_name(path: Path, suffix: str) -> Path:
     """``path``, or with -2, -3, … before the suffix if it is taken."""
     stem, number = path.name.removesuffix(suffix), 2
     while path.exists():
@@ -85,7 +85,7 @@ def _free_name(path: Path, suffix: str) -> Path:
 
 def seal(data: dict, path: Path) -> Path:
     """Write the recording in one step, under a name that is free."""
-    path = _free_name(path, ".json")
+    path = free_name(path, ".json")
     temporary = path.with_name(path.name + ".tmp")
     # One line a row: readable, and a difference between two recordings shows where it is.
     head = json.dumps({key: data[key] for key in ("schema", "kind", "provenance")}, indent=2).removesuffix("\n}")

@@ -262,20 +262,20 @@ def slug(gpu: str) -> str:
 
 def _validate(data: object) -> None:
     top = {"schema": WHOLE, "kind": TEXT, "provenance": (dict,), "reads": (list,), "rows": (list,)}
-    _fields("recording", data, top)
+    fields("recording", data, top)
     if data["schema"] == 1:
         data["provenance"] = {"plan_sha256": None, "peers": {}} | data["provenance"]
         data["rows"] = [SINCE_2 | row if isinstance(row, dict) else row for row in data["rows"]]
         data["limits"] = []
     elif data["schema"] != SCHEMA:
         raise ValueError(f"schema is {data['schema']}, and this course reads schemas 1 and {SCHEMA}")
-    _fields("recording", data, {"limits": (list,)})
-    _fields("provenance", data["provenance"], PROVENANCE)
+    fields("recording", data, {"limits": (list,)})
+    fields("provenance", data["provenance"], PROVENANCE)
     for i, limit in enumerate(data["limits"]):
-        _fields(f"limits[{i}]", limit, LIMIT)
+        fields(f"limits[{i}]", limit, LIMIT)
         _times(f"limits[{i}]", limit)
     for i, read in enumerate(data["reads"]):
-        _fields(f"reads[{i}]", read, READ)
+        fields(f"reads[{i}]", read, READ)
         _times(f"reads[{i}]", read)
         _positive(f"reads[{i}].bytes", read["bytes"])
     for i, row in enumerate(data["rows"]):
@@ -283,7 +283,7 @@ def _validate(data: object) -> None:
 
 
 def _row(where: str, row: object) -> None:
-    _fields(where, row, ROW)
+    fields(where, row, ROW)
     for key, choices in CHOICES.items():
         if row[key] not in choices:
             raise ValueError(f"{where}.{key} is {row[key]!r}, not one of {', '.join(map(repr, choices))}")
@@ -295,7 +295,7 @@ def _row(where: str, row: object) -> None:
         if row["rounds"] is None or row["method"] is None or row["error"] is None:
             raise ValueError(f"{where} is ok and has no rounds, method or error")
         for key in ("error", "cache_error") if row["cache_dtype"] else ("error",):
-            _fields(f"{where}.{key}", row[key], {"max_abs": NUMBER, "relative_l2": NUMBER})
+            fields(f"{where}.{key}", row[key], {"max_abs": NUMBER, "relative_l2": NUMBER})
     else:
         if any(row[key] is not None for key in TIMES):
             raise ValueError(f"{where} has status {row['status']!r} and a time all the same")
@@ -303,7 +303,8 @@ def _row(where: str, row: object) -> None:
             raise ValueError(f"{where} has status {row['status']!r} and no reason")
 
 
-def _fields(where: str, value: object, wanted: dict[str, tuple[type, ...]]) -> None:
+def fields(where: str, value: object, wanted: dict[str, tuple[type, ...]]) -> None:
+    """Hold the fields of an object against their types. Raises ValueError that names the field, and ``where`` it is."""
     if not isinstance(value, dict):
         raise ValueError(f"{where} is a {type(value).__name__}, not an object")
     for key, kinds in wanted.items():

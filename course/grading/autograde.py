@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import re
 import traceback
@@ -42,7 +43,9 @@ def _grade(submission: Submission, master: str, seed: str, draws: int, limits: c
     from . import grade
     from .remote import Server
 
-    _server = _server or Server()
+    if _server is None:
+        _server = Server()
+        multiprocessing.util.Finalize(None, _server.close, exitpriority=1)  # workers leave without atexit
     assignment, release = ASSIGNMENTS[submission.assignment], nbformat.reads(master, as_version=4)
     try:
         notebook, notes = rebuild.rebuild(release, submission.data, assignment)

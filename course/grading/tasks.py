@@ -143,7 +143,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{line.state}</td><td>{line.got}/{line.points}</td><td style='text-align:left'>"
+            f"<tr><td>{line.state}</td><td style='padding:4px 12px'>{line.got}/{line.points}</td><td style='text-align:left'>"
             f"<b>{html.escape(line.name)}</b><br>{html.escape(line.message or line.about)}</td></tr>"
             for line in self.lines
         )

@@ -261,10 +261,15 @@ def _shell():
     from traitlets.config import Config
 
     class Shell(InteractiveShell):
-        """`exit` ends the cell; Jupyter would end the kernel after it."""
+        """`exit` ends the cell (Jupyter would end the kernel after it), nobody looks at pictures, ``!`` needs no terminal."""
+
+        system = InteractiveShell.system_raw
 
         def ask_exit(self):
             raise SystemExit
+
+        def enable_gui(self, gui=None):
+            pass
 
     settings = Config()
     settings.HistoryManager.enabled = False
@@ -312,7 +317,8 @@ def _submission(sock: socket.socket, shell, order: dict, own_users: bool) -> Non
     os.closerange(3, keep)
     os.closerange(keep + 1, 1 << 20)
     os.chdir(folder)
-    os.environ |= {"HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "TRITON_CACHE_DIR": f"{folder}/.triton"}
+    own = ("HOME", "TMPDIR", "IPYTHONDIR", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    os.environ |= dict.fromkeys(own, folder)
     tempfile.tempdir = None
     sys.path.append(folder)
     confine.rlimits(limits, own_users)

@@ -41,8 +41,8 @@ SMALL = Assignment(
     ("add",),
     (
         Task("first", "predict", "First", "given", ((the_number, 2),)),
-        Task("second", "build", "Second", "add", ((the_sum, 1), (the_strided_sum, 1), (no_product, 2)), seconds=2),
-        Task("third", "build", "Third", "again", ((the_sum, 3),), seconds=2),
+        Task("second", "build", "Second", "add", ((the_sum, 1), (the_strided_sum, 1), (no_product, 2)), seconds=3),
+        Task("third", "build", "Third", "again", ((the_sum, 3),), seconds=3),
     ),
     lambda draw: {"n": 7},
     ((2, "for saying why"),),

@@ -7,7 +7,7 @@ from course.grading import confine, grade, rebuild, release
 from course.grading.assignments import ASSIGNMENTS
 from tests.course.grading.submissions import RIGHT, SMALL, as_bytes, handed_in, master
 
-LIMITS = confine.Limits(cell=2.0, memory=1 << 30)
+LIMITS = confine.Limits(cell=4.0, memory=1 << 30)
 
 
 def graded(server, notebook, files=None):
@@ -81,7 +81,7 @@ def test_an_answer_that_does_not_end_costs_its_task(server):
     answer = "def add(a, b):\n    while True: pass"
     verdict = graded(server, handed_in(before=["while True: pass", "import os; os._exit(1)"], second=answer))
     assert got(verdict) == {"first": 2, "second": 0, "third": 3}
-    assert ["longer than 2 s" in line for line in said(verdict, "second")] == [True, True, False]
+    assert ["longer than 3 s" in line for line in said(verdict, "second")] == [True, True, False]
     assert "not looked at" in said(verdict, "second")[-1]
 
 

@@ -69,6 +69,20 @@ def test_a_bad_cell_costs_itself(session):
         assert not session.irregular
 
 
+def test_what_notebooks_do_besides_is_no_error(server):
+    for source in (
+        "%matplotlib inline",
+        "!echo hello\n%time x = !echo there\nassert x == ['there']",
+        "%%bash\necho hello",
+        "from IPython.display import display, Markdown\ndisplay(Markdown('a'))\nget_ipython()",
+        "import asyncio\nawait asyncio.sleep(0)",
+        "import threading\nt = threading.Thread(target=print); t.start(); t.join()",
+        "import torch\nx = torch.ones(2, requires_grad=True); x.sum().backward(); assert x.grad.sum() == 2",
+    ):
+        with Session(server, confine.Limits(cell=20.0)) as session:
+            assert not session.run(source).ended, session.cells[-1]
+
+
 def test_nothing_is_left_of_a_submission(server, session):
     session.run("import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(60)")
     folder = session.folder.name

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*autoflush", "ignore:Cell is missing an id"),
 ]
 NAME = "02_sharing_heads"
-QUICK = confine.Limits(cell=3.0)
+QUICK = confine.Limits(cell=5.0)
 FULL = 21
 
 
@@ -103,7 +103,7 @@ def killed(folder):
     """The same after an autograde that was killed: times of the verdicts that there were."""
     place = folder.root / "verdicts" / NAME
     process = subprocess.Popen(
-        [sys.executable, "-m", "course.grading", "--course", folder.root, "autograde", "--jobs=1", "--cell-seconds=3"],
+        [sys.executable, "-m", "course.grading", "--course", folder.root, "autograde", "--jobs=1", "--cell-seconds=5"],
         cwd=ROOT, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -28,7 +28,9 @@ def main(arguments: list[str]) -> None:
     if options.without_triton:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HIDING), *filter(None, [os.environ.get("PYTHONPATH")])])
     every, *rest = test.notebook_arguments("--nbval-lax")
-    sys.exit(test.run_pytest([*(options.notebooks or [every]), *rest, *test.spread()], REPORT))
+    # The tags' meaning lies in that file; those above it are for tests of ours, and import PyTorch.
+    tags = ["tests/notebooks/conftest.py", "--confcutdir=tests/notebooks"]
+    sys.exit(test.run_pytest([*tags, *(options.notebooks or [every]), *rest, *test.spread()], REPORT))
 
 
 if __name__ == "__main__":

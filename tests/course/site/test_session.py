@@ -1,5 +1,6 @@
 """What a notebook says first: the mode in words, the versions, and whose `kernels` it found."""
 
+import os
 import subprocess
 import sys
 import types
@@ -9,6 +10,7 @@ import pytest
 import kernels
 from course import session
 from course.site import ROOT
+from course.site.check_notebooks import HIDING as WITHOUT_TRITON
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,15 @@ def test_missing_package_is_said(monkeypatch):
     assert "no Triton" in session.versions()
 
 
+@pytest.mark.parametrize("place", ["notebook", "script"])
+def test_that_triton_is_missing_is_said_once(place):
+    notebook = "sys.modules['ipykernel'] = sys\n" if place == "notebook" else ""
+    finished = python(notebook + OURS, WITHOUT_TRITON)
+    assert finished.returncode == 0, finished.stderr
+    assert (finished.stdout + finished.stderr).count("Triton is not installed") == 1
+    assert finished.stdout.count("no Triton") == (place == "notebook")
+
+
 def stranger(folder, name: str, text: str = "") -> None:
     """A package of another owner, importable from ``folder``."""
     (folder / name).mkdir()
@@ -60,7 +71,8 @@ def stranger(folder, name: str, text: str = "") -> None:
 def python(code: str, folder) -> subprocess.CompletedProcess:
     """Run ``code`` in a fresh Python that finds packages in ``folder`` first, as one that was installed there would be."""
     first = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-    return subprocess.run([sys.executable, "-c", first + code], capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run([sys.executable, "-c", first + code], env=environment, capture_output=True, text=True)
 
 
 OURS = f"sys.path.insert(0, {ROOT!r}); import course.session\n"

@@ -33,7 +33,7 @@ def calls_what_exists(command: str) -> None:
     """Every make target, course command and script that a line of shell names is there."""
     for target in re.findall(r"\bmake ([\w-]+)", command) + re.findall(r"course\.site ([a-z-]+)", command):
         assert target in COMMANDS
-    for script in re.findall(r"\bbash (\S+)", command):
+    for script in re.findall(r"\bbash (\S+)", command) + re.findall(r"\bpytest (\S+)", command):
         assert Path(ROOT, script).is_file()
 
 
@@ -58,7 +58,7 @@ def test_it_has_the_keys_of_a_workflow(workflow):
         assert job.get("needs", next(iter(workflow["jobs"]))) in workflow["jobs"]
     for step in steps(workflow):
         assert ("uses" in step) != ("run" in step)
-        assert set(step) <= {"uses", "with", "run", "id", "if"}
+        assert set(step) <= {"uses", "with", "run", "env", "id", "if"}
 
 
 def test_it_may_only_read_but_for_what_publishes(workflow):

@@ -84,7 +84,7 @@ def test_a_zip_is_read_and_nothing_leaves_it(folder, tmp_path):
     path = tmp_path / "downloads.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("../../../ada/05_flash_decoding.ipynb", "ada's")
-        archive.writestr("/tmp/bob/Copy of 05_flash_decoding.ipynb", "bob's")
+        archive.writestr("/elsewhere/bob/Copy of 05_flash_decoding.ipynb", "bob's")
         archive.writestr("bob/notes.txt", "")
     collect.collect(folder, path, NAME)
     assert folder.submission("ada", NAME).data == b"ada's" and folder.submission("bob", NAME).data == b"bob's"

@@ -24,7 +24,7 @@ from kernels import backward, plan_decode, tiles
 from kernels.append import append_kernel, place_in_sequence, place_on_page
 from kernels.attend import Cache, Layout, load_contiguous
 from kernels.decode import decode_kernel
-from kernels.first import copy_kernel, softmax_kernel, softmax_three_passes_kernel
+from kernels.first import copy_kernel, read_kernel, softmax_kernel, softmax_three_passes_kernel
 from kernels.forward import attention_kernel, load_described
 from kernels.merge import merge_kernel
 from kernels.one_row import one_row_kernel
@@ -51,7 +51,7 @@ def compile_for(sm, *request):
 
 
 def needs(sm, kernel, signature, constants, num_warps, steps=None):
-    """Registers, spilled bytes and shared memory of the kernel on compute capability ``sm``.
+    """Registers, spilled bytes, shared memory and use of bfloat16 of the kernel on compute capability ``sm``.
 
     ``signature`` gives the type of each run-time argument, tuples of types for tuples; "constexpr", and what it leaves out, is
     None or among ``constants``; ``steps`` gives the step between rows where the tuple of strides has it as a constant.
@@ -94,7 +94,10 @@ def needs(sm, kernel, signature, constants, num_warps, steps=None):
             [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
         ).stdout
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
-    return {"registers": int(registers), "stack": int(stack), "shared": built.metadata.shared}
+    return {
+        "kernels": [kernel.__name__], "registers": int(registers), "stack": int(stack), "shared": built.metadata.shared,
+        "bfloat16": "bf16" in built.asm["ttgir"] or ".bf16" in built.asm["ptx"],
+    }  # fmt: skip
 
 
 def layout_for(head, tail, v, page=0, scaled=False):
@@ -189,6 +192,11 @@ def copy_on(sm, kind):
     return None, compile_for(sm, copy_kernel, signature, {"BLOCK": 1024}, 4)
 
 
+def read_on(sm):
+    signature = {"x": "*i32", "out": "*i32", "n_elements": "i32", "elements_per_program": "i32"}
+    return None, compile_for(sm, read_kernel, signature, {"BLOCK": 1024, "UNROLL": 8}, 4)
+
+
 def softmax_on(sm, kind, block, three_passes=False, column_stride=ONE):
     kernel = softmax_three_passes_kernel if three_passes else softmax_kernel
     signature = {
@@ -244,34 +252,49 @@ def backward_on(sm, kind, head_dim_qk, head_dim_v):
             "CAUSAL": True, "STAGES": tile.num_stages, "PRECISION": "ieee",
         }  # fmt: skip
         of_each.append(compile_for(sm, kernel, signature, constants, tile.num_warps, steps))
-    return (dkdv, dq), {name: max(need[name] for need in of_each) for name in of_each[0]}
+    numbers = ("registers", "stack", "shared", "bfloat16")
+    most = {name: max(need[name] for need in of_each) for name in numbers}
+    return (dkdv, dq), {"kernels": [name for need in of_each for name in need["kernels"]], **most}
+
+
+def delta_on(sm, kind, head_dim_v):
+    strides = ("i32", "i32", "constexpr", ONE)
+    signature = {
+        **dict.fromkeys(("out", "d_out"), f"*{kind}"), **dict.fromkeys(("lse", "d_lse", "lse_log2", "delta"), "*fp32"),
+        "out_strides": strides, "d_out_strides": strides, "d_lse_strides": ("i32", "i32", ONE),
+        "n_q_heads": "i32", "q_len": "i32",
+    }  # fmt: skip
+    constants = {"ROWS": backward.ROW_ALIGNMENT.value, "WIDTHS": backward.widths_of(head_dim_v, head_dim_v)}
+    steps = {"out_strides": head_dim_v, "d_out_strides": head_dim_v}
+    return None, compile_for(sm, backward.delta_kernel, signature, constants, 8, steps)
 
 
 def cases(sm):
     half = "fp16" if sm < 80 else "bf16"
+    other = "fp32" if sm < 80 else half  # before bfloat16 there are two to choose from: of what is alike each gets a share
     widest = 192 if sm < 80 else 256
     described = sm >= 90
     found = {
         "copy of 4 bytes": (copy_on, "i32"),
         "softmax 1024": (softmax_on, half, 1024),
         "softmax 32768, any strides": (softmax_on, "fp32", 32768, {"column_stride": "i32"}),
-        "softmax, three passes": (softmax_on, half, 1024, {"three_passes": True}),
+        "softmax, three passes": (softmax_on, other, 1024, {"three_passes": True}),
         "one row 128": (one_row_on, half, 128, 128, 16),
-        "one row 576/512": (one_row_on, half, 576, 512, 16),
+        "one row 576/512": (one_row_on, other, 576, 512, 16),
         "append 128": (append_on, half, 128, 128),
-        "append 512 + 64, paged": (append_on, half, 512, 64, {"mla": True, "paged": True}),
+        "append 512 + 64, paged": (append_on, other, 512, 64, {"mla": True, "paged": True}),
         "decode 128, group 4, long": (decode_on, half, 128, 128, 4, 32768),
         "decode 128, group 64, short": (decode_on, half, 128, 128, 64, 1024),
         "decode 128, group 128, long": (decode_on, half, 128, 128, 128, 32768),
         f"decode {widest}, group 8": (decode_on, half, widest, widest, 8, 8192),
         "decode 128, float32": (decode_on, "fp32", 128, 128, 4, 8192),
         "decode 128, page 16, work list": (decode_on, half, 128, 128, 4, 0, {"page": 16, "work": True}),
-        "decode 128, page 64": (decode_on, half, 128, 128, 4, 8192, {"page": 64}),
+        "decode 128, page 64": (decode_on, other, 128, 128, 4, 8192, {"page": 64}),
         "attention 128": (attention_on, half, 128, 128, 4096, {"described": described}),
         "attention 192/128": (attention_on, half, 192, 128, 4096, {"described": described}),
-        "attention 192/128, one query": (attention_on, half, 192, 128, 1),
-        "attention 256": (attention_on, half, 256, 256, 4096),
-        "attention 256, 40 queries": (attention_on, half, 256, 256, 40),
+        "attention 192/128, one query": (attention_on, other, 192, 128, 1),
+        "attention 256": (attention_on, other, 256, 256, 4096),
+        "attention 256, 40 queries": (attention_on, other, 256, 256, 40),
         "gradients 128": (backward_on, half, 128, 128),
         "merge": (merge_on,),
         "merge, work list": (merge_on, {"slots": True}),
@@ -280,8 +303,13 @@ def cases(sm):
     mla = {"mla": True}
     found |= {
         "MLA 512 + 64, 16 heads": (decode_on, half, 576, 512, 16, 8192, mla),
-        "MLA 512 + 64, 16 heads, page 64": (decode_on, half, 576, 512, 16, 8192, mla | {"page": 64}),
+        "MLA 512 + 64, 16 heads, page 64": (decode_on, other, 576, 512, 16, 8192, mla | {"page": 64}),
     }
+    if sm < 80:
+        # What else notebooks launch: too plain for a limit of any GPU, but not for its types.
+        found["read"] = (read_on,)
+        found["terms of gradients 128"] = (delta_on, half, 128)
+        found["gradients 64, float32"] = (backward_on, "fp32", 64, 64)
     if sm >= 80:
         found["decode 576/512, group 16"] = (decode_on, half, 576, 512, 16, 8192)
         found["MLA 512 + 64, 128 heads"] = (decode_on, half, 576, 512, 128, 8192, mla)

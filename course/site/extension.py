@@ -11,11 +11,18 @@ import sphinx_thebe
 import vl_convert
 from sphinx.application import Sphinx
 
+from . import weight
+
 ASSETS = Path(__file__).parent / "assets"
+TEMPLATES = Path(__file__).parent / "templates"
 VEGA_LITE = "5.20"  # what Altair 5.5 writes
 
-# MathJax as loaded by tex-mml-chtml.js, with what it may ask for later: TeX extensions, fonts, its accessibility menu.
-MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y", "sre", "ui")
+# MathJax's start, which loads the next four (_config.yml names them), and what those may ask for later. Its combined files
+# are half as large again: they bring a menu.
+MATHJAX = (
+    *("startup.js", "core.js", "input/tex.js", "output/chtml.js", "a11y/assistive-mml.js"),
+    *("input/tex/extensions", "output/chtml/fonts"),
+)
 
 # Tells the small script beside an explorer, in the notebook's own output, that this page draws it.
 MARKER = '<meta name="mha-to-mla-site" content="explorers">\n'
@@ -31,8 +38,9 @@ def disconnect_thebe(app: Sphinx, config) -> None:
 
 
 def add_assets(app: Sphinx, config) -> None:
-    """Serve our folder of assets as static files."""
+    """Serve our folder of assets as static files, and let our templates come before the theme's."""
     config.html_static_path.append(str(ASSETS))
+    config.templates_path.append(str(TEMPLATES))
 
 
 def name_labels(app: Sphinx, env) -> None:
@@ -42,18 +50,21 @@ def name_labels(app: Sphinx, env) -> None:
 
 
 def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """Load the script that draws explorers on pages that have one, and mend what accessibility checks find fault with."""
+    """Load what a page needs and no more, and mend what accessibility checks find fault with."""
     body = context.get("body", "")
     if 'class="explorer"' in body:
         context["metatags"] = context.get("metatags", "") + MARKER
-        app.add_js_file("explorers.js", loading_method="defer")
+        app.add_js_file("explorers.js")
+    if 'class="math' in body:
+        app.add_js_file("formulas.js")
     for role in OLD_ROLES:
         body = body.replace(role, "")
-    context["body"] = body
+    context["body"] = weight.images(app, body, context["content_root"])
+    weight.scripts(app, context)
 
 
-def copy_libraries(app: Sphinx, exception: Exception | None) -> None:
-    """Put MathJax and Vega beside the pages."""
+def finish_site(app: Sphinx, exception: Exception | None) -> None:
+    """Put MathJax and Vega beside the pages, and leave of the theme's icons those in use."""
     if exception or app.builder.name != "html":
         return
     offline = Path(app.outdir, "_static", "offline")
@@ -65,6 +76,7 @@ def copy_libraries(app: Sphinx, exception: Exception | None) -> None:
     # A classic script works over file://, which a module does not; the function keeps the bundle's globals to itself.
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     (offline / "vega.js").write_text(f"(function () {{\n{bundle}\n}})();\n", encoding="utf-8")
+    weight.icons(Path(app.outdir))
 
 
 def setup(app: Sphinx) -> dict:
@@ -72,7 +84,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", disconnect_thebe)
     app.connect("config-inited", add_assets)
     app.connect("env-updated", name_labels)
-    app.connect("html-page-context", finish_page)
-    app.connect("build-finished", copy_libraries)
+    app.connect("html-page-context", finish_page, priority=900)  # after all who add scripts
+    app.connect("build-finished", finish_site)
     app.add_css_file("course.css")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,14 +4,37 @@ python -m course.site serve [PORT]      the first free port from 8000 if none is
 """
 
 import functools
+import gzip
 import http.server
+import io
 import sys
+from pathlib import Path
 
 from . import BUILD
 
+COMPRESSED = (".html", ".js", ".css", ".svg", ".json")
+
+
+@functools.lru_cache(maxsize=64)
+def compressed(path: Path, modified: float) -> bytes:
+    """A file's bytes under gzip; ``modified`` tells its versions apart."""
+    return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
+
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files as they are now, and reports nothing."""
+    """Serves files as they are now, texts under gzip as GitHub Pages does, and reports nothing."""
+
+    def send_head(self):
+        path = Path(self.translate_path(self.path))
+        if path.suffix not in COMPRESSED or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
+            return super().send_head()
+        body = compressed(path, path.stat().st_mtime)
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", self.guess_type(path))
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        return io.BytesIO(body)
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")  # a page built again shows at once

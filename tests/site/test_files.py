@@ -1,7 +1,10 @@
 """The files of the built site, read without a browser."""
 
+import functools
+import gzip
 import json
 import posixpath
+import re
 import urllib.parse
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +15,15 @@ from course.site import BUILD, ROOT
 
 SITE = Path(BUILD, "html")
 
+# What a page may weigh when all of it has been looked at, before the script that explorers share. Servers compress texts.
+MOST_BYTES = 600_000
+TEXTS = (".html", ".css", ".js", ".svg")
+FORMULAS = ("core.js", "input/tex.js", "output/chtml.js", "output/chtml/fonts/tex.js", "a11y/assistive-mml.js")
+LETTERS = ("Main-Regular", "Math-Italic", "Size1-Regular", "Size2-Regular")  # the fonts that nearly every formula asks for
+
+
+NEIGHBOURS = ("index", "search", "next", "prev")  # pages, not parts of this one
+
 
 class Links(HTMLParser):
     """Collects the ids of a page, what it links to and what it loads."""
@@ -21,17 +33,20 @@ class Links(HTMLParser):
         self.ids: set[str] = set()
         self.links: list[str] = []
         self.loads: list[str] = []
+        self.images: list[dict[str, str | None]] = []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.ids |= {found[key] for key in ("id", "name") if found.get(key)}
+        if tag == "img":
+            self.images.append(found)
         if tag == "a" and found.get("href"):
             self.links.append(found["href"])
         elif tag in ("script", "img", "iframe", "source") and found.get("src"):
             self.loads.append(found["src"])
-        elif tag == "link" and found.get("href") and found.get("rel") not in ("canonical",):
-            self.loads.append(found["href"])
+        elif tag == "link" and found.get("href") and found.get("rel") != "canonical":
+            (self.links if found.get("rel") in NEIGHBOURS else self.loads).append(found["href"])
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +86,49 @@ def test_pages_load_nothing_from_elsewhere(pages):
         f"{page}: {url}" for page, content in pages.items() for url in content.loads if urllib.parse.urlsplit(url).netloc
     ]
     assert outside == []
+
+
+@functools.cache
+def weight(path: Path) -> int:
+    """Bytes that a file takes on its way to a reader."""
+    data = path.read_bytes()
+    return len(gzip.compress(data, mtime=0)) if path.suffix in TEXTS else len(data)
+
+
+def test_a_page_is_light(pages, name):
+    files = {SITE / name} | {
+        SITE / posixpath.normpath(posixpath.join(posixpath.dirname(name), urllib.parse.urlsplit(url).path))
+        for url in pages[name].loads
+    }
+    mathjax = SITE / "_static/offline/mathjax"
+    if mathjax / "startup.js" in files:
+        files |= {mathjax / file for file in FORMULAS}
+        files |= {mathjax / f"output/chtml/fonts/woff-v2/MathJax_{font}.woff" for font in LETTERS}
+    assert sum(map(weight, files)) <= MOST_BYTES, sorted((weight(file), file.name) for file in files)[-8:]
+
+
+def test_a_page_loads_no_formulas_without_one(name):
+    text = (SITE / name).read_text(encoding="utf-8")
+    assert ("mathjax/startup.js" in text) == ("formulas.js" in text) == ('class="math' in text)
+
+
+def test_pictures_have_their_size_and_wait_until_they_are_near(pages, name):
+    images = [image for image in pages[name].images if "logo_colab" not in image["src"]]
+    assert all(image.get("width") and image.get("height") for image in images)
+    assert all(image.get("loading") == "lazy" for image in images[1:])
+    assert not any(image["src"].startswith("data:") for image in images)
+
+
+def test_icons_come_with_the_style():
+    """Each icon that a page names is one of the theme's, and the script that brought all of them is gone."""
+    style = (SITE / "_static/styles/pydata-sphinx-theme.css").read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in SITE.glob("*/*.html")]
+    named = {icon for text in texts for icon in re.findall(r'"fa[\w-]* (fa-[\w-]+)', text)}
+    assert len(named) > 5
+    assert [icon for icon in named if f".{icon}:before" not in style] == []
+    assert style.count("data:font/woff;base64,") == 3
+    assert "webfonts" not in style
+    assert not (SITE / "_static/scripts/fontawesome.js").exists()
 
 
 def test_only_pages_with_an_explorer_load_what_draws_it(name):

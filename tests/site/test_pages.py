@@ -45,9 +45,7 @@ def test_page_from_a_folder(visit, draw_explorers, name):
     page = opened.page
     draw_explorers(page, 1)  # what draws the others is then there, and they are drawn over http
     assert opened.said == []
-    # Typesetting is over when MathJax says so; pages without formulas don't load it.
-    page.wait_for_function("!document.querySelector('.math') || window.MathJax?.startup?.promise")
-    page.evaluate("window.MathJax?.startup?.promise")
+    page.evaluate("window.formulasSet")  # pages without formulas don't load what sets them
     assert page.locator(".math:not(:has(mjx-container))").count() == 0
     assert page.locator("mjx-merror").count() == 0
 

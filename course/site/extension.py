@@ -9,9 +9,11 @@ from pathlib import Path
 
 import sphinx_thebe
 import vl_convert
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 
-from . import weight
+from . import ROOT, metadata, weight
 
 ASSETS = Path(__file__).parent / "assets"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -31,6 +33,22 @@ MARKER = '<meta name="mha-to-mla-site" content="explorers">\n'
 OLD_ROLES = (' role="doc-biblioentry"', ' role="doc-backlink"', ' role="list"')
 
 
+class ExplorerDirective(SphinxDirective):
+    """``{explorer} NAME``: an explorer of ``course.views`` on a page that is no notebook."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """The explorer's html; an error at the line that names one there is not."""
+        from course import views
+
+        try:
+            explorer = getattr(views, self.arguments[0])()
+        except (AttributeError, TypeError):
+            raise self.error(f"course.views has no explorer {self.arguments[0]!r}") from None
+        return [nodes.raw("", explorer.html(), format="html")]
+
+
 def disconnect_thebe(app: Sphinx, config) -> None:
     """Silence sphinx_thebe, which Jupyter Book always loads: it declares one constant twice, an error on every page."""
     for listeners in app.events.listeners.values():
@@ -40,7 +58,9 @@ def disconnect_thebe(app: Sphinx, config) -> None:
 def add_assets(app: Sphinx, config) -> None:
     """Serve our folder of assets as static files, and let our templates come before the theme's."""
     config.html_static_path.append(str(ASSETS))
+    config.html_static_path.append(str(Path(ROOT, "book", "images", metadata.CARD)))
     config.templates_path.append(str(TEMPLATES))
+    config.html_baseurl = metadata.site_address()
 
 
 def name_labels(app: Sphinx, env) -> None:
@@ -61,6 +81,7 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, do
         body = body.replace(role, "")
     context["body"] = weight.images(app, body, context["content_root"])
     weight.scripts(app, context)
+    metadata.add(app, context, doctree)
 
 
 def finish_site(app: Sphinx, exception: Exception | None) -> None:
@@ -81,6 +102,7 @@ def finish_site(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict:
     """Register with Sphinx."""
+    app.add_directive("explorer", ExplorerDirective)
     app.connect("config-inited", disconnect_thebe)
     app.connect("config-inited", add_assets)
     app.connect("env-updated", name_labels)

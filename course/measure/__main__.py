@@ -1,4 +1,4 @@
-"""Record this GPU, and write the ledger: ``python -m course.measure [KIND …] [--quick] [--again] [--list] [--out DIR]``."""
+"""Record this GPU, judge recordings, write the pages made of them: ``python -m course.measure --help`` says how."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from .. import costs
-from . import ledger, record
+from . import gallery, ledger, record, validate
 from .files import up_to_date
 from .plans import KINDS, Plan
 from .recordings import RECORDED, check, load
@@ -18,18 +18,21 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m course.measure",
         description="Measure our kernels and what people use today on this machine's GPU, and record it by kind. "
         "A kind that is recorded already with these kernels and versions is left as it is, and a run that was broken off goes "
-        "on where it stopped. At the end the ledger page is written from what is recorded.",
+        "on where it stopped. At the end the ledger and the page of recorded GPUs are written from what is recorded.",
     )
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--quick", action="store_true", help="each contender once, recorded as kinds 'quick-…'")
     parser.add_argument("--again", action="store_true", help="record anew what is recorded already")
     parser.add_argument("--list", action="store_true", help="print what would be measured; needs no GPU")
-    parser.add_argument("--ledger", action="store_true", help="only write the ledger page from what is recorded; needs no GPU")
+    parser.add_argument("--ledger", action="store_true", help="only write the pages made of recordings; needs no GPU")
+    parser.add_argument("--validate", nargs="+", type=Path, metavar="PATH", help="only judge recordings, or folders of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to record into (default: book/recorded/<gpu>)")
     options = parser.parse_args(arguments)
 
+    if options.validate:
+        return judge(options.validate)
     if options.ledger:
-        ledger.write()
+        write_pages()
         return 0
     plans = [KINDS[kind](record.usual_dtype()) for kind in options.only]
     if options.quick:
@@ -44,8 +47,31 @@ def main(arguments: list[str] | None = None) -> int:
     folder = options.out or record.default_folder(machine.provenance["gpu"])
     status = run(plans, folder, machine, options.again)
     if folder.parent == RECORDED and status in (0, 1):
-        ledger.write()
+        write_pages()
     return status
+
+
+def write_pages() -> None:
+    """The two pages of the book that are made of its recordings."""
+    ledger.write()
+    gallery.write()
+
+
+def judge(paths: list[Path]) -> int:
+    """Print what keeps recordings out of the book; the exit status of the command."""
+    try:
+        files = validate.files(paths)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    bad = 0
+    for file in files:
+        faults = validate.faults(file)
+        for line in faults or validate.remarks(file) or [f"{file.name}: good"]:
+            print(line)
+        bad += bool(faults)
+    print(f"{len(files) - bad} of {len(files)} can go into the book")
+    return 1 if bad else 0
 
 
 def show(plans: list[Plan], shapes: bool) -> None:

@@ -12,7 +12,7 @@ from .recordings import RECORDED, Recording, recordings
 from .shapes import Shape
 
 PAGE = RECORDED.parent / "ledger.md"
-BEGIN, END = "\n% begin ledger\n", "\n% end ledger\n"
+MARKS = "\n% begin {}\n", "\n% end {}\n"
 GPU = "NVIDIA H200"
 
 
@@ -138,7 +138,20 @@ def provenance(recording: Recording) -> str:
     return f"*{line}{rate}.*{old}"
 
 
+def marked(page: Path, name: str) -> tuple[str, str, str]:
+    """A page's text before the lines '% begin NAME' and '% end NAME', between them, and after them."""
+    begin, end = (mark.format(name) for mark in MARKS)
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    between, after = rest.split(end)
+    return before + begin, between, end + after
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Write ``text`` between a page's marks."""
+    before, _, after = marked(page, name)
+    page.write_text(f"{before}\n{text}{after}", encoding="utf-8")
+
+
 def write(page: Path = PAGE, folder: Path | None = None) -> None:
     """Put the generated part between the page's marks."""
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{render(folder=folder)}{END}{rest.split(END)[1]}", encoding="utf-8")
+    put(page, "ledger", render(folder=folder))

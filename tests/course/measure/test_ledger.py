@@ -188,7 +188,7 @@ def test_tables_are_whole_and_narrow(recorded, tmp_path):
 def test_only_the_part_between_the_marks_is_written(recorded, tmp_path):
     recorded("decode")
     page = tmp_path / "ledger.md"
-    page.write_text(f"by hand\n{ledger.BEGIN}\nold\n{ledger.END}\nby hand, too\n")
+    page.write_text("by hand\n\n% begin ledger\n\nold\n\n% end ledger\n\nby hand, too\n")
     ledger.write(page, tmp_path)
     text = page.read_text()
     assert text.startswith("by hand\n\n% begin ledger\n\n## In short") and text.endswith("% end ledger\n\nby hand, too\n")
@@ -198,5 +198,5 @@ def test_only_the_part_between_the_marks_is_written(recorded, tmp_path):
 
 
 def test_the_page_is_not_behind_the_recordings():
-    shown = ledger.PAGE.read_text(encoding="utf-8").split(ledger.BEGIN)[1].split(ledger.END)[0]
+    _, shown, _ = ledger.marked(ledger.PAGE, "ledger")
     assert shown.strip("\n") == ledger.render().strip("\n"), "write it: python -m course.measure --ledger"

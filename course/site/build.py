@@ -14,6 +14,8 @@ from jupyter_book.sphinx import build_sphinx
 
 from . import BUILD, ROOT, environment, notebooks
 
+OFFLINE = "from-mha-to-mla"  # the whole site as a zip, in the site
+
 # In place of the builder's own, which has no icon and no language.
 FIRST_PAGE = """\
 <!doctype html>
@@ -32,6 +34,7 @@ FIRST_PAGE = """\
 def build() -> Path:
     """Build the book and return the path of its first page. Exits with a message where a page or a notebook is at fault."""
     root, site, new = Path(ROOT), Path(BUILD, "html"), Path(BUILD, "new")
+    pages = new / OFFLINE
     faults = [fault for path in notebooks.paths() for fault in notebooks.stored_faults(path)]
     if faults:
         sys.exit("The site was not built:\n" + "\n".join(faults))
@@ -39,7 +42,7 @@ def build() -> Path:
         shutil.rmtree(new, ignore_errors=True)
         status = build_sphinx(
             root,
-            new / "html",
+            pages,
             noconfig=True,  # there is no conf.py
             path_config=root / "_config.yml",
             confoverrides={
@@ -54,13 +57,16 @@ def build() -> Path:
         )
         if status != 0:
             sys.exit("The site was not built; the warnings are above. The pages of the last good build, if any, are unchanged.")
-        (new / "html" / "index.html").write_text(FIRST_PAGE, encoding="utf-8")
+        (pages / "index.html").write_text(FIRST_PAGE, encoding="utf-8")
         if (root / "notebooks" / "assignments").is_dir():
             # In a process of its own: the site is built on what is below it, and this is beside it.
-            command = [sys.executable, "-m", "course.grading.release", str(new / "html" / "assignments")]
+            command = [sys.executable, "-m", "course.grading.release", str(pages / "assignments")]
             subprocess.run(command, cwd=root, check=True)
+        # Made beside the site and moved into it, so that it does not hold itself.
+        whole = shutil.make_archive(str(pages), "zip", new, OFFLINE)
+        os.replace(whole, pages / f"{OFFLINE}.zip")
         shutil.rmtree(site, ignore_errors=True)
-        os.replace(new / "html", site)
+        os.replace(pages, site)
         shutil.rmtree(new)
     return site / "index.html"
 

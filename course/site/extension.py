@@ -42,11 +42,12 @@ class ExplorerDirective(SphinxDirective):
         """The explorer's html; an error at the line that names one there is not."""
         from course import views
 
-        try:
-            explorer = getattr(views, self.arguments[0])()
-        except (AttributeError, TypeError):
-            raise self.error(f"course.views has no explorer {self.arguments[0]!r}") from None
-        return [nodes.raw("", explorer.html(), format="html")]
+        from course.views.explorers.base import Explorer
+
+        made = getattr(views, self.arguments[0], lambda: None)()
+        if not isinstance(made, Explorer):
+            raise self.error(f"course.views has no explorer {self.arguments[0]!r}")
+        return [nodes.raw("", made.html(), format="html")]
 
 
 def disconnect_thebe(app: Sphinx, config) -> None:

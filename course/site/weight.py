@@ -58,12 +58,15 @@ def images(app: Sphinx, body: str, to_root: str) -> str:
 
 
 def scripts(app: Sphinx, context: dict) -> None:
-    """Have the scripts in a page's head wait for the page, and leave out what the page has no use for."""
+    """Have the scripts in a page's head wait for the page, and leave out what the page has no use for.
+
+    The search's own page keeps their order: its template runs what builds on them at once.
+    """
     body = context["body"]
     unused = [name for name, mark in (("mathjax", 'class="math'), ("design-tabs", "sd-tab")) if mark not in body]
     kept = [script for script in context["script_files"] if not any(name in str(script.filename) for name in unused)]
     for script in kept:
-        if script.filename and script.filename not in AT_ONCE:
+        if script.filename and script.filename not in AT_ONCE and context["pagename"] != "search":
             script.attributes.setdefault("defer", "defer")
     context["script_files"][:] = kept
     unused = ["sphinx-thebe.css"] + ["sphinx-design"] * ("sd-" not in body)

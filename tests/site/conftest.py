@@ -37,6 +37,8 @@ def files(entry) -> list[str]:
 
 PAGES = [f"{entry}.html" for entry in files(yaml.safe_load(Path(ROOT, "_toc.yml").read_text(encoding="utf-8")))]
 
+MARKS = {"notebooks_only": ("notebooks/",), "explorers_only": ("notebooks/", "book/index.html")}
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
@@ -137,13 +139,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give tests of a ``name`` every page of the table of contents, or with the mark ``notebooks_only`` those of notebooks.
+    """Give tests of a ``name`` every page of the table of contents, or those that a mark names.
 
     For the whole session: all tests of a page follow each other and share what is open.
     """
     if "name" in metafunc.fixturenames:
-        prefix = "notebooks/" if metafunc.definition.get_closest_marker("notebooks_only") else ""
-        pages = [page for page in PAGES if page.startswith(prefix)]
+        prefixes = next((of for mark, of in MARKS.items() if metafunc.definition.get_closest_marker(mark)), ("",))
+        pages = [page for page in PAGES if page.startswith(prefixes)]
         metafunc.parametrize("name", pages, indirect=True, scope="session")
 
 

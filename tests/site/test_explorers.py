@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Locator
 
-pytestmark = pytest.mark.notebooks_only
+pytestmark = pytest.mark.explorers_only
 
 # Moves each control as a reader would, to every other value that it could have (a slider: to its ends) and back, and waits
 # until Vega has drawn; returns what is wrong. What is drawn are the marks of a chart and its words; axes apart, which Vega may

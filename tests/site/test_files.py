@@ -6,12 +6,14 @@ import json
 import posixpath
 import re
 import urllib.parse
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from course.site import BUILD, ROOT
+from course.site.metadata import site_address
 
 SITE = Path(BUILD, "html")
 
@@ -154,3 +156,25 @@ def test_prose_shows_no_error(name):
 def test_no_path_of_the_machine_that_built_it(pages):
     for page in pages:
         assert ROOT not in (SITE / page).read_text(encoding="utf-8"), page
+
+
+def test_a_page_says_what_it_is_about(name):
+    text = (SITE / name).read_text(encoding="utf-8")
+    said = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)"', text))
+    address = f"{site_address()}{name}"
+    assert 20 < len(said["description"]) <= 300
+    assert said["og:description"] == said["description"]
+    assert said["og:title"]
+    assert said["og:url"] == address
+    assert f'<link rel="canonical" href="{address}"' in text
+    assert (SITE / said["og:image"].removeprefix(site_address())).is_file()
+
+
+def test_the_site_as_one_file_is_the_site():
+    """Whole but for itself, in a folder of its own, and no larger than a few pictures."""
+    [whole] = SITE.glob("*.zip")
+    with zipfile.ZipFile(whole) as archive:
+        held = {name for name in archive.namelist() if not name.endswith("/")}
+    there = {path.relative_to(SITE).as_posix() for path in SITE.rglob("*") if path.is_file()} - {whole.name}
+    assert held == {f"{whole.stem}/{name}" for name in there}
+    assert whole.stat().st_size < 10_000_000

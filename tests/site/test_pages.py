@@ -1,6 +1,7 @@
 """Every page of the built site, as a reader's browser shows it."""
 
 import re
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,28 @@ def test_search_finds_a_word_of_the_book(visit):
     assert opened.said == []
     results.first.click()
     opened.page.wait_for_load_state()
-    assert "latent" in opened.page.locator("article").inner_text().lower()
+    assert "latent" in opened.page.locator("article").text_content().lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("absorption", "08_mla_absorb"), ("split-KV", "05_flash_decoding"), ("block table", "06_paged_attention")],
+)
+def test_search_leads_to_the_chapter_about_it(visit, words, page):
+    opened = visit(f"search.html?q={urllib.parse.quote(words)}").page
+    for wanted in (f"notebooks/{page}.html", "book/glossary.html"):
+        opened.locator(f'#search-results li a[href*="{wanted}"]').first.wait_for()
+
+
+def test_search_of_a_page_loads_the_index_when_it_is_used(visit):
+    opened = visit("book/run.html")
+    loaded = "performance.getEntriesByType('resource').some((each) => each.name.includes('searchindex.js'))"
+    assert not opened.page.evaluate(loaded)
+    opened.page.keyboard.press("Control+k")
+    opened.page.locator("#pst-search-dialog input[name=q]").press_sequentially("latent")
+    opened.page.locator("#pst-search-dialog #search-results li a").first.wait_for()
+    assert opened.page.evaluate(loaded)
+    assert opened.said == []
 
 
 def test_theme_button_changes_the_theme(visit):

@@ -41,7 +41,6 @@ class ExplorerDirective(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The explorer's html; an error at the line that names one there is not."""
         from course import views
-
         from course.views.explorers.base import Explorer
 
         made = getattr(views, self.arguments[0], lambda: None)()

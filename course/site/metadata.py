@@ -19,7 +19,9 @@ def site_address() -> str:
 
 def describe(doctree: nodes.document) -> str:
     """The page's question, or its first paragraph where it asks none, as one line."""
-    paragraphs = [paragraph.astext() for paragraph in doctree.findall(nodes.paragraph)]
+    # Those of the text itself: the first paragraph of a page may be the heading of a table's column.
+    inside = [each for each in doctree.findall(nodes.paragraph) if isinstance(each.parent, nodes.section | nodes.document)]
+    paragraphs = [paragraph.astext() for paragraph in inside]
     asked = [text.removeprefix("The question.") for text in paragraphs if text.startswith("The question.")]
     return textwrap.shorten((asked or paragraphs or [""])[0], LONGEST, placeholder=" …")
 

@@ -65,13 +65,17 @@ def scripts(app: Sphinx, context: dict) -> None:
     body = context["body"]
     unused = [name for name, mark in (("mathjax", 'class="math'), ("design-tabs", "sd-tab")) if mark not in body]
     kept = [script for script in context["script_files"] if not any(name in str(script.filename) for name in unused)]
-    for script in kept:
-        if script.filename and script.filename not in AT_ONCE and context["pagename"] != "search":
-            script.attributes.setdefault("defer", "defer")
+    if context["pagename"] != "search":
+        kept = [script if not script.filename or script.filename in AT_ONCE else deferred(script) for script in kept]
     context["script_files"][:] = kept
     unused = ["sphinx-thebe.css"] + ["sphinx-design"] * ("sd-" not in body)
     kept = [style for style in context["css_files"] if not any(name in str(style.filename) for name in unused)]
     context["css_files"][:] = kept
+
+
+def deferred(script):
+    """The same script that waits for its page. Pages share what Sphinx holds of a script, so that is left as it is."""
+    return type(script)(script.filename, priority=script.priority, **script.attributes | {"defer": "defer"})
 
 
 def icons(site: Path) -> None:

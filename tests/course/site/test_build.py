@@ -11,6 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course.site import ROOT
+from course.site.metadata import CARD
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +19,9 @@ def small_book(tmp_path_factory) -> Path:
     """A repository with our settings and builder, in a folder with a space in its name, and a book of two pages."""
     root = tmp_path_factory.mktemp("build") / "a small book"
     shutil.copytree(Path(ROOT, "course", "site"), root / "course" / "site", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("_config.yml", "constraints.txt", "course/__init__.py"):
+    (root / "book" / "images").mkdir(parents=True)
+    for name in ("_config.yml", "constraints.txt", "course/__init__.py", f"book/images/{CARD}"):
         shutil.copy(Path(ROOT, name), root / name)
-    (root / "book").mkdir()
     (root / "notebooks").mkdir()
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n- file: notebooks/1_one\n")
     (root / "book" / "references.bib").write_text("")
@@ -69,7 +70,7 @@ def test_good_book_over_the_remains_of_others(book):
     assert page.is_file()
     assert "<h1>Title" in (site / "book" / "index.html").read_text(encoding="utf-8")
     assert (site / "notebooks" / "1_one.html").is_file()
-    assert (site / "_static" / "offline" / "mathjax" / "tex-mml-chtml.js").is_file()
+    assert (site / "_static" / "offline" / "mathjax" / "startup.js").is_file()
     assert "vegaEmbed" in (site / "_static" / "offline" / "vega.js").read_text(encoding="utf-8")
     assert not (site / "book" / "gone.html").exists()
     assert [path.name for path in (book / "_build").iterdir()] == ["html"]

@@ -10,6 +10,7 @@ import torch
 from . import backward, checks, reference
 from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
 from .attend import Cache, attend, layout_of, load_contiguous, load_queries, store_states
+from .hopper import describable
 from .online_softmax import LOG2_E
 from .plan import ceil_div
 from .tiles import forward_tile, split_width
@@ -77,17 +78,6 @@ def attention_kernel(
         ROWS, BLOCK_N, LAYOUT, STAGES, PRECISION,
     )  # fmt: skip
     store_states(out, lse, (sequence * n_q_heads + head) * q_len + rows, live, m, l, acc, LAYOUT, 1, 0)
-
-
-def describable(tensor: torch.Tensor) -> bool:
-    """Whether the copy engine can walk over this tensor: dense columns, and every other step a multiple of 16 bytes."""
-    steps = (stride for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if size > 1)
-    return (
-        tensor.numel() > 0
-        and tensor.stride(-1) == 1
-        and tensor.data_ptr() % 16 == 0
-        and all(stride > 0 and stride * tensor.element_size() % 16 == 0 and stride < 2**38 for stride in steps)
-    )
 
 
 def describe(tensor: torch.Tensor, rows: int, columns: int):

@@ -1,0 +1,167 @@
+"""What the kernels for Hopper share: Gluon, where it can be used, and the pieces that more than one of them needs.
+
+What changes against all other files: the language. Triton divides a tile among the threads of a program, decides when data
+moves, and lets every warp do the same. Gluon, a part of Triton, leaves all that to the author: which register of which thread
+holds which element, what lies in shared memory and how it is swizzled, who waits for whom, and what each warp does. In return,
+the warps of one program can have different roles, and the tensor cores need not wait for a softmax:
+
+    producer   one warp that only starts copies from global to shared memory (TMA, the copy engine, moves the bytes)
+    consumer   one warpgroup, 4 warps, that multiplies (wgmma, the tensor cores) what has arrived, and does the arithmetic
+    full       barrier of a buffer: the producer says how many bytes will come, consumers wait until they are there
+    empty      barrier of a buffer: each consumer arrives when it has read, the producer waits before it copies again
+
+A barrier lies in shared memory and knows a phase, which flips when all have arrived: the n-th use of one of S buffers is
+buffer n % S in phase n // S % 2. A *named* barrier is one of the 16 that the hardware has for a program, and costs less; it
+counts threads, and has no phase.
+
+Gluon has no interpreter. Where it cannot be used these kernels are text, and the portable form behind the same function runs.
+"""
+
+import contextlib
+import types
+import warnings
+
+import torch
+
+from ._mode import MODE, device_of, triton
+
+# The versions of Triton that these kernels are compiled with in the tests. Gluon is young and changes from one to the next.
+TESTED = ("3.6", "3.7")
+VERSION = ".".join(getattr(triton, "__version__", "0.0").split(".")[:2])
+
+# All that differs between machines and versions of Triton is in this block.
+if VERSION in TESTED and MODE != "interpreter":
+    from triton._C.libtriton import ir
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language._core import builtin
+    from triton.experimental.gluon.language.nvidia.hopper import (
+        fence_async_shared,
+        mbarrier,
+        tma,
+        warpgroup_mma,
+        warpgroup_mma_init,
+        warpgroup_mma_wait,
+    )  # fmt: skip
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    barrier = gl.thread_barrier if VERSION == "3.6" else gl.barrier
+
+    @builtin
+    def tma_add(descriptor, place, source, _semantic=None):
+        """Add a tile in shared memory to global memory, in the copy engine. Gluon has the instruction, but no name for it."""
+        place = _semantic._convert_to_ir_values(place, require_i64=False)
+        _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, descriptor.handle, place, source.handle)
+else:
+    # The kernels are only read: their files have to import, and nothing else.
+    gluon = types.SimpleNamespace(jit=lambda function=None, **_: function or (lambda f: f))
+    gl = types.SimpleNamespace(constexpr=lambda value: value)
+    TensorDescriptor = barrier = fence_async_shared = mbarrier = tma = tma_add = None
+    warpgroup_mma = warpgroup_mma_init = warpgroup_mma_wait = None
+
+
+_portable = False
+
+
+@contextlib.contextmanager
+def portable():
+    """Inside, everything runs in its portable form, as on a GPU that is no Hopper: to compare the two, and to teach."""
+    global _portable
+    before, _portable = _portable, True
+    try:
+        yield
+    finally:
+        _portable = before
+
+
+def describable(tensor: torch.Tensor) -> bool:
+    """Whether the copy engine can walk over this tensor: dense columns, and every other step a multiple of 16 bytes."""
+    steps = (stride for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if size > 1)
+    return (
+        tensor.numel() > 0
+        and tensor.stride(-1) == 1
+        and tensor.data_ptr() % 16 == 0
+        and all(stride > 0 and stride * tensor.element_size() % 16 == 0 and stride < 2**38 for stride in steps)
+    )
+
+
+def available(*tensors: torch.Tensor) -> bool:
+    """Whether the kernels in Gluon can take these tensors, which lie on one device and have one dtype.
+
+    A Hopper GPU, a 16-bit format, tensors that its copy engine can walk over, and a version of Triton that was tried. On
+    another version a warning says so, once; all else is quiet, because the portable form gives the same result.
+    """
+    first = tensors[0]
+    if _portable or MODE != "compiled" or device_of(first).capability != (9, 0):
+        return False
+    if first.dtype not in (torch.float16, torch.bfloat16) or not all(map(describable, tensors)):
+        return False
+    if VERSION not in TESTED:
+        _warn_once()
+        return False
+    return True
+
+
+def _warn_once(said=[]) -> None:  # noqa: B006  the list is the memory
+    if not said:
+        said.append(VERSION)
+        warnings.warn(
+            f"The kernels for Hopper were tried with Triton {' and '.join(TESTED)}, this is {VERSION}: "
+            "the portable kernels run in their place, and take longer.",
+            stacklevel=4,
+        )
+
+
+def describe(tensor: torch.Tensor, *block: int):
+    """Descriptor by which the copy engine moves blocks of this tensor, ``block`` long along its last axes, 1 along the others.
+
+    Columns are swizzled in shared memory as the tensor cores want them. What lies outside the tensor reads 0, and is not
+    written.
+    """
+    size = tensor.element_size()
+    shape = [1] * (tensor.dim() - len(block)) + list(block)
+    # The step along an axis of one entry is never taken, but has to look like one.
+    strides = [stride if n > 1 else 16 for n, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)]
+    swizzle = min(128, block[-1] * size) if len(block) > 1 else 0
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=len(shape))
+    return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], shape, layout)
+
+
+@gluon.jit
+def arrive_named(name, threads):
+    """Named barrier: the threads of this warp, or warps, have come by; they go on."""
+    gl.inline_asm_elementwise("bar.arrive $1, $2; mov.u32 $0, $1;", "=r,r,r", [name, threads], gl.int32, False, 1)
+
+
+@gluon.jit
+def wait_named(name, threads):
+    """Named barrier: wait until ``threads`` threads have come by, these among them."""
+    gl.inline_asm_elementwise("bar.sync $1, $2; mov.u32 $0, $1;", "=r,r,r", [name, threads], gl.int32, False, 1)
+
+
+@gluon.jit
+def tile_of(index, n_tiles, n_heads, section):
+    """(tile, head) of a place in the order of work: ``section`` heads together, and of these first the tiles numbered 0."""
+    first = index // (n_tiles * section) * section
+    width = gl.minimum(section, n_heads - first)
+    rest = index - first * n_tiles
+    return rest // width, first + rest % width
+
+
+@gluon.jit
+def draw(counter):
+    """Take a number from a counter in global memory, one for the warp. It comes later; ``drawn`` waits for it."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .pred first; .reg .u32 lane;
+        mov.u32 lane, %laneid; setp.eq.u32 first, lane, 0; mov.u32 $0, 0;
+        @first atom.global.add.u32 $0, [$1], 1;
+        }""",
+        "=r,l", [counter.to(gl.int64)], gl.int32, False, 1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def drawn(ticket):
+    """The number that ``draw`` took, in every thread of the warp."""
+    return gl.inline_asm_elementwise("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", "=r,r", [ticket], gl.int32, False, 1)

@@ -7,7 +7,7 @@ head still loads every key it needs. (Dao et al. 2022 and Dao 2023, the forward 
 
 import torch
 
-from . import backward, checks, reference
+from . import backward, checks, forward_hopper, reference
 from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
 from .attend import Cache, attend, layout_of, load_contiguous, load_queries, store_states
 from .hopper import describable
@@ -103,6 +103,9 @@ def _attention(
     lse = q.new_empty(batch, n_q_heads, q_len, dtype=torch.float32)
     if out.numel() == 0:
         return out.to(out_dtype), lse
+    if forward_hopper.faster(q, k, v):
+        forward_hopper.launch(q, k, v, out, lse, causal, scale)
+        return out, lse
     head, tail = split_width(head_dim_qk)
     k_tail = k[..., head:] if tail else None
     k = k[..., :head]
@@ -149,6 +152,10 @@ def attention(
     allow_tf32: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale * q kᵀ) v for whole sequences: MHA, GQA, MQA and MLA's expanded form. Differentiable.
+
+    Hopper GPUs have forms of their own for the usual widths, `forward_hopper.py` and `backward_hopper.py`. There gradients are
+    added up in any order, so that they may differ in their last bits from one call to the next, unless
+    ``torch.use_deterministic_algorithms`` is set.
 
     Args:
         q: [B, Hq, M, Dqk].  k: [B, Hkv, N, Dqk].  v: [B, Hkv, N, Dv]. Hkv divides Hq, query head h reads KV head

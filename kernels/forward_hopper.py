@@ -1,0 +1,465 @@
+"""Full-sequence attention for Hopper: the loop of `attend.py` spread over warps that each do one thing.
+
+What changes against `forward.py`: there, all warps of a program multiply, then all compute the softmax, then all multiply
+again, and while one unit works the other waits. Here a program is one producer warp, which only starts copies, and two consumer
+warpgroups of 64 query rows each. A consumer keeps two products in flight and does the softmax of one block of keys under the
+product of the block before; the two consumers run apart, so that what one leaves idle the other takes.
+
+    producer     K0 Q    K1 V0      K2 V1      K3 V2   …                     (copies: each waits until its buffer is empty)
+                  ↓        ↓          ↓
+    consumer     S0 = QK0ᵀ        S1 = QK1ᵀ, O += P0·V0     S2 = QK2ᵀ, O += P1·V1      …     O += Pn·Vn     O / l  →  global
+      its warps            P0 = …             P1 = exp2(S1 - …)         P2 = exp2(S2 - …)
+      tensor cores  ■■■■          ■■■■■■■■■■■■■■■■■■■■■        ■■■■■■■■■■■■■■■■■■■■■        ■■■■■■■■■■
+
+S and O are accumulators in registers, and P is the register operand of its product: scores never leave the registers. Blocks go
+from right to left: the one on the diagonal comes first, before the loop, and in the loop most tiles need no mask.
+
+A program is not one tile: as many programs as the GPU has SMs take tile after tile. Tiles with the most keys come first, and
+the next one is that which no program has drawn yet. The producer draws it, and loads its queries and first keys while the
+consumers finish the tile before. Heads go in sections, few enough that their keys and values stay in the L2 cache.
+
+Four habits decide the speed:
+- The compiler moves the wait for a product up over independent arithmetic, unless a branch stands between. The wait for the
+  next V, a polling loop, is that branch: it stands between the softmax and the wait for O.
+- P travels from turn to turn as pairs of 16-bit numbers in int32: a tensor of 16-bit numbers is unpacked and packed every time.
+- Row sums are kept for each thread, and added up over the threads once a tile.
+- Buffers of K and V are given back through named barriers, at which nobody but the producer waits.
+
+Sources: the schedule is FlashAttention-3's (Shah et al. 2024, 2407.08608, sections 3.1 and 3.2), without its ping-pong: taking
+turns at the tensor cores brought nothing on long rows here. The tile counter is the dynamic scheduler of the same code base.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from ._mode import device_of, launching
+from .hopper import (
+    arrive_named,
+    available,
+    describe,
+    draw,
+    drawn,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    tile_of,
+    tma,
+    wait_named,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from .online_softmax import LN_2, LOG2_E
+from .plan import ceil_div
+
+ROWS: gl.constexpr = gl.constexpr(64)  # queries of a consumer; a tile has those of two
+BLOCK_N: gl.constexpr = gl.constexpr(128)  # keys of a block
+BUFFERS: gl.constexpr = gl.constexpr(2)  # for K, and as many for V
+
+# Named barriers, one for each buffer. The first few are Triton's own.
+K_EMPTY: gl.constexpr = gl.constexpr(8)
+V_EMPTY: gl.constexpr = gl.constexpr(10)
+ALL: gl.constexpr = gl.constexpr(2 * 128 + 32)  # the threads that meet there: two consumers arrive, the producer waits
+
+# The widths, of keys and values, that there are tiles for, and how many tiles of queries find room in shared memory then.
+QUERY_BUFFERS = {(128, 128): 2, (192, 128): 1}
+# Up to so many queries the portable form is faster: it has a tile of 64 rows for them, and here one consumer would be idle.
+FEW_QUERIES = 64
+# Up to so many tiles a program, their order is fixed: a counter would have to be set to 0 first, a launch of its own.
+FEW_TILES = 4
+
+
+class Shared(NamedTuple):
+    """What lies in shared memory: for each buffer its barriers."""
+
+    q: object  # [buffers * 2 consumers, 1, 1, ROWS, head]; takes the output when its tile is done
+    q_tail: object
+    k: object  # [BUFFERS, 1, 1, BLOCK_N, head]
+    k_tail: object
+    v: object  # [BUFFERS, 1, 1, BLOCK_N, Dv]
+    tile: object  # [2, 1] the tile drawn, as head * 2**32 + row tile; -1 after the last
+    q_full: object
+    q_empty: object
+    k_full: object
+    v_full: object
+    tile_full: object
+    tile_empty: object
+
+
+class Sizes(NamedTuple):
+    """Of the whole launch. ``n_heads`` counts the query heads of all sequences, ``section`` of them go together."""
+
+    n_q_heads: int
+    group_size: int
+    q_len: int
+    kv_len: int
+    n_heads: int
+    n_tiles: int
+    section: int
+
+
+@gluon.jit
+def key_blocks(row_tile, sizes, CAUSAL: gl.constexpr):
+    """Blocks of keys that a row tile walks over; at least one, which for rows without keys is all masked."""
+    stop = sizes.kv_len
+    if CAUSAL:
+        stop += gl.minimum((row_tile + 1) * 2 * ROWS, sizes.q_len) - sizes.q_len
+    return (gl.maximum(stop, 1) + BLOCK_N - 1) // BLOCK_N
+
+
+# The producer
+
+
+@gluon.jit
+def load(first, tail, s_first, s_tail, slot, full, sequence, head, row):
+    """Start the copy of rows of one head, in one or two blocks of columns; ``full`` hears of their bytes."""
+    if tail is None:
+        mbarrier.expect(full, first.block_type.nbytes)
+    else:
+        mbarrier.expect(full, first.block_type.nbytes + tail.block_type.nbytes)
+        tma.async_copy_global_to_shared(tail, [sequence, head, row, first.block_shape[3]], full, s_tail.index(slot))
+    tma.async_copy_global_to_shared(first, [sequence, head, row, 0], full, s_first.index(slot))
+
+
+@gluon.jit
+def load_q(q, q_tail, shared, turn, part, sequence, head, row):
+    Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
+    slot = 2 * (turn % Q_BUFFERS) + part
+    mbarrier.wait(shared.q_empty.index(slot), turn // Q_BUFFERS & 1 ^ 1)
+    load(q, q_tail, shared.q, shared.q_tail, slot, shared.q_full.index(slot), sequence, head, row + part * ROWS)
+
+
+@gluon.jit
+def load_k(k, k_tail, shared, turn, sequence, kv_head, block):
+    slot = turn % BUFFERS
+    if turn >= BUFFERS:
+        wait_named(K_EMPTY + slot, ALL)
+    load(k, k_tail, shared.k, shared.k_tail, slot, shared.k_full.index(slot), sequence, kv_head, block * BLOCK_N)
+
+
+@gluon.jit
+def load_v(v, shared, turn, sequence, kv_head, block):
+    slot = turn % BUFFERS
+    if turn >= BUFFERS:
+        wait_named(V_EMPTY + slot, ALL)
+    load(v, None, shared.v, None, slot, shared.v_full.index(slot), sequence, kv_head, block * BLOCK_N)
+
+
+@gluon.jit
+def announce(shared, turn, tile):
+    """Tell both consumers the tile of this turn, when they have read the one before the last."""
+    slot = turn % 2
+    mbarrier.wait(shared.tile_empty.index(slot), turn // 2 & 1 ^ 1)
+    shared.tile.index(slot).store(gl.full([1], tile, gl.int64, layout=gl.BlockedLayout([1], [32], [1], [0])))
+    mbarrier.arrive(shared.tile_full.index(slot))
+
+
+@gluon.jit
+def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constexpr):
+    n_row_tiles = (sizes.q_len + 2 * ROWS - 1) // (2 * ROWS)
+    n_programs = gl.num_programs(0)
+    index = gl.program_id(0)
+    turn = 0  # tiles, and blocks of keys, that this program has begun: they name buffer and phase
+    kv_turn = 0
+    while index < sizes.n_tiles:
+        # Drawn a whole tile before it is looked at, because the answer comes from the other end of the chip.
+        if counter is not None:
+            ticket = draw(counter)
+        row_tile, head = tile_of(index, n_row_tiles, sizes.n_heads, sizes.section)
+        row_tile = n_row_tiles - 1 - row_tile
+        announce(shared, turn, head.to(gl.int64) << 32 | row_tile)
+        sequence = head // sizes.n_q_heads
+        head = head % sizes.n_q_heads
+        kv_head = head // sizes.group_size
+        last = key_blocks(row_tile, sizes, CAUSAL) - 1
+        load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
+        load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
+        load_q(q, q_tail, shared, turn, 1, sequence, head, row_tile * 2 * ROWS)
+        for i in range(last):  # in the order of use: the next K before this V
+            load_k(k, k_tail, shared, kv_turn + 1, sequence, kv_head, last - 1 - i)
+            load_v(v, shared, kv_turn, sequence, kv_head, last - i)
+            kv_turn += 1
+        load_v(v, shared, kv_turn, sequence, kv_head, 0)
+        kv_turn += 1
+        turn += 1
+        # Without a counter it goes back and forth, so that who had the largest tile gets the smallest.
+        index = 2 * turn * n_programs - 1 - index if counter is None else n_programs + drawn(ticket)
+    announce(shared, turn, -1)
+    # A program must not end with a named barrier half full. By now the consumers know that there is no next tile.
+    for back in gl.static_range(1, BUFFERS + 1):
+        if kv_turn >= back:
+            wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)
+            wait_named(V_EMPTY + (kv_turn - back) % BUFFERS, ALL)
+
+
+# The consumers
+
+
+@gluon.jit
+def next_tile(shared, turn):
+    """Query head (of all sequences) and row tile of this turn, which ``announce`` wrote; a negative head after the last."""
+    slot = turn % 2
+    mbarrier.wait(shared.tile_full.index(slot), turn // 2 & 1)
+    tile = gl.max(shared.tile.index(slot).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    mbarrier.arrive(shared.tile_empty.index(slot))
+    return (tile >> 32).to(gl.int32), tile.to(gl.int32)
+
+
+@gluon.jit
+def issue_scores(shared, q_slot, k_slot, SCORES: gl.constexpr):
+    """Start S = Q Kᵀ, [ROWS, BLOCK_N]."""
+    HEAD: gl.constexpr = shared.q.type.shape[4]
+    zero = gl.full([ROWS, BLOCK_N], 0.0, gl.float32, layout=SCORES)
+    q = shared.q.index(q_slot).reshape([ROWS, HEAD])
+    k = shared.k.index(k_slot).reshape([BLOCK_N, HEAD])
+    scores = warpgroup_mma(q, k.permute((1, 0)), zero, use_acc=False, is_async=True)
+    if shared.q_tail is not None:
+        TAIL: gl.constexpr = shared.q_tail.type.shape[4]
+        q = shared.q_tail.index(q_slot).reshape([ROWS, TAIL])
+        k = shared.k_tail.index(k_slot).reshape([BLOCK_N, TAIL])
+        scores = warpgroup_mma(q, k.permute((1, 0)), scores, is_async=True)
+    return scores
+
+
+@gluon.jit
+def issue_values(shared, pairs, v_slot, acc, OUTPUT: gl.constexpr):
+    """Start O += P V. Returns P too, whose registers must not be touched before the product is done."""
+    p = unpack(pairs, shared.v.dtype, gl.DotOperandLayout(0, OUTPUT, 2))
+    v = shared.v.index(v_slot).reshape([BLOCK_N, shared.v.type.shape[4]])
+    return warpgroup_mma(p, v, acc, is_async=True), p
+
+
+@gluon.jit
+def pack(p, dtype: gl.constexpr):
+    """Neighbouring weights as pairs of 16-bit numbers in int32, [ROWS, BLOCK_N / 2]."""
+    low, high = gl.split(gl.reshape(p, [ROWS, BLOCK_N // 2, 2]))
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
+
+
+@gluon.jit
+def unpack(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    if dtype == gl.bfloat16:
+        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.bfloat16, gl.bfloat16), True, 1)
+    else:
+        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.float16, gl.float16), True, 1)
+    return gl.convert_layout(gl.reshape(gl.join(low, high), [ROWS, BLOCK_N]), LAYOUT)
+
+
+@gluon.jit
+def thread_sums(p):
+    """Sums of the weights that a thread holds, [ROWS, 8]: eight neighbours of a row lie in four threads, in pairs."""
+    return gl.sum(gl.reshape(p, [ROWS, BLOCK_N // 8, 8]), 1)
+
+
+@gluon.jit
+def weigh(m, scores, scale_log2, visible, block, MASKED: gl.constexpr, SCORES: gl.constexpr):
+    """``online_softmax.weigh`` of a block, but m stays unscaled and the sums are left to the caller.
+
+    Returns the new m, what is subtracted in the exponent, and the weights.
+    """
+    if MASKED:
+        keys = block * BLOCK_N + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+        scores = gl.where(gl.expand_dims(keys, 0) < gl.expand_dims(visible, 1), scores, float("-inf"))
+    m = gl.maximum(m, gl.max(scores, 1))
+    shift = m * scale_log2
+    if MASKED:  # a row that still has no key: -inf - -inf must not be computed
+        shift = gl.where(m == float("-inf"), 0.0, shift)
+    return m, shift, gl.exp2(scores * scale_log2 - gl.expand_dims(shift, 1))
+
+
+@gluon.jit
+def take_block(
+    shared, q_slot, turn, block, visible, scale_log2, m, l, acc, pairs,
+    MASKED: gl.constexpr, SCORES: gl.constexpr, OUTPUT: gl.constexpr,
+):  # fmt: skip
+    """One turn of the loop: the scores and weights of a block, under the weighted values of the block before."""
+    k_slot = (turn + 1) % BUFFERS
+    v_slot = turn % BUFFERS
+    mbarrier.wait(shared.k_full.index(k_slot), (turn + 1) // BUFFERS & 1)
+    scores = issue_scores(shared, q_slot, k_slot, SCORES)
+    acc, p = issue_values(shared, pairs, v_slot, acc, OUTPUT)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    arrive_named(K_EMPTY + k_slot, ALL)
+    m_new, shift, weights = weigh(m, scores, scale_log2, visible, block, MASKED, SCORES)
+    rescale = gl.exp2(m * scale_log2 - shift)
+    sums = thread_sums(weights)
+    l = l * gl.convert_layout(gl.expand_dims(rescale, 1), sums.type.layout) + sums
+    # The branch that keeps the next wait below the softmax.
+    mbarrier.wait(shared.v_full.index((turn + 1) % BUFFERS), (turn + 1) // BUFFERS & 1)
+    acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+    arrive_named(V_EMPTY + v_slot, ALL)
+    acc = acc * gl.expand_dims(gl.convert_layout(rescale, gl.SliceLayout(1, OUTPUT)), 1)
+    return m_new, l, acc, pack(weights, shared.v.dtype)
+
+
+@gluon.jit
+def give_back(shared, q_slot):
+    """The output has been read out of the buffer of the queries: the producer may fill it."""
+    tma.store_wait(0)
+    mbarrier.arrive(shared.q_empty.index(q_slot))
+
+
+@gluon.jit
+def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl.constexpr):
+    """Rows PART * ROWS, … of each tile."""
+    Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
+    V: gl.constexpr = shared.v.type.shape[4]
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V, 16])
+    turn = 0
+    kv_turn = 0
+    head, row_tile = next_tile(shared, turn)
+    while head >= 0:
+        row = (2 * row_tile + PART) * ROWS
+        rows = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
+        last = key_blocks(row_tile, sizes, CAUSAL) - 1
+        visible = gl.zeros_like(rows) + sizes.kv_len
+        unmasked = last  # blocks, counted from the left, that all rows see whole; the last one is not asked
+        if CAUSAL:
+            visible += rows + 1 - sizes.q_len
+            unmasked = gl.minimum(gl.maximum(row + 1 + sizes.kv_len - sizes.q_len, 0) // BLOCK_N, last)
+
+        # The first block of keys, the last of the row.
+        q_slot = 2 * (turn % Q_BUFFERS) + PART
+        k_slot = kv_turn % BUFFERS
+        mbarrier.wait(shared.q_full.index(q_slot), turn // Q_BUFFERS & 1)
+        mbarrier.wait(shared.k_full.index(k_slot), kv_turn // BUFFERS & 1)
+        scores = issue_scores(shared, q_slot, k_slot, SCORES)
+        if Q_BUFFERS > 1:  # noqa: SIM102  one is asked by the compiler, one by the program
+            if turn > 0:
+                give_back(shared, 2 * ((turn - 1) % Q_BUFFERS) + PART)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        arrive_named(K_EMPTY + k_slot, ALL)
+        m = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))
+        m, shift, weights = weigh(m, scores, scale_log2, visible, last, True, SCORES)
+        l = thread_sums(weights)
+        pairs = pack(weights, shared.v.dtype)
+        acc = gl.full([ROWS, V], 0.0, gl.float32, layout=OUTPUT)
+        mbarrier.wait(shared.v_full.index(kv_turn % BUFFERS), kv_turn // BUFFERS & 1)
+
+        if CAUSAL:
+            for i in range(last - unmasked):
+                m, l, acc, pairs = take_block(
+                    shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs, True, SCORES, OUTPUT
+                )
+        for i in range(last - unmasked, last):
+            m, l, acc, pairs = take_block(
+                shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs, False, SCORES, OUTPUT
+            )
+        kv_turn += last
+
+        # The last product; under it the log-sum-exp goes out and the next tile comes in.
+        acc, p = issue_values(shared, pairs, kv_turn % BUFFERS, acc, OUTPUT)
+        total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, SCORES))
+        shift = gl.where(m == float("-inf"), 0.0, m * scale_log2)
+        gl.store(lse + head.to(gl.int64) * sizes.q_len + rows, (shift + gl.log2(total)) * LN_2, mask=rows < sizes.q_len)
+        share = gl.convert_layout(gl.where(total > 0, 1.0 / total, 0.0), gl.SliceLayout(1, OUTPUT))
+        turn += 1
+        next_head, row_tile = next_tile(shared, turn)
+        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+        arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)
+        kv_turn += 1
+
+        # The queries are used up: their buffer takes the output. It is given back when the copy engine has read it, which is
+        # waited for under the next tile's first product; or at once, where the next tile's queries need this very buffer.
+        done = shared.q.index(q_slot)
+        done.reshape([ROWS, V]).store((acc * gl.expand_dims(share, 1)).to(shared.v.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out, [head, row, 0], done.reshape([1, ROWS, V]))
+        if Q_BUFFERS == 1:
+            give_back(shared, q_slot)
+        head = next_head
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "section"])
+def attention_kernel(
+    q, q_tail, k, k_tail, v, out, lse, counter, scale_log2,
+    n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section,
+    CAUSAL: gl.constexpr, Q_BUFFERS: gl.constexpr,
+):  # fmt: skip
+    """q [B, Hq, M, Dqk], k [B, Hkv, N, Dqk], v [B, Hkv, N, Dv] -> out [B * Hq, M, Dv], lse [B, Hq, M].
+
+    All but lse and counter are tensor descriptors; q_tail and k_tail, of the same q and k, bring the columns beyond 128.
+    """
+    barriers: gl.constexpr = mbarrier.MBarrierLayout()
+    s_q_tail = None
+    s_k_tail = None
+    s_q = gl.allocate_shared_memory(q.dtype, [2 * Q_BUFFERS] + q.block_shape, q.layout)
+    s_k = gl.allocate_shared_memory(k.dtype, [BUFFERS] + k.block_shape, k.layout)
+    if q_tail is not None:
+        s_q_tail = gl.allocate_shared_memory(q.dtype, [2 * Q_BUFFERS] + q_tail.block_shape, q_tail.layout)
+        s_k_tail = gl.allocate_shared_memory(k.dtype, [BUFFERS] + k_tail.block_shape, k_tail.layout)
+    shared = Shared(
+        s_q, s_q_tail, s_k, s_k_tail,
+        v=gl.allocate_shared_memory(v.dtype, [BUFFERS] + v.block_shape, v.layout),
+        tile=gl.allocate_shared_memory(gl.int64, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])),
+        q_full=gl.allocate_shared_memory(gl.int64, [2 * Q_BUFFERS, 1], barriers),
+        q_empty=gl.allocate_shared_memory(gl.int64, [2 * Q_BUFFERS, 1], barriers),
+        k_full=gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
+        v_full=gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
+        tile_full=gl.allocate_shared_memory(gl.int64, [2, 1], barriers),
+        tile_empty=gl.allocate_shared_memory(gl.int64, [2, 1], barriers),
+    )  # fmt: skip
+    for i in gl.static_range(2 * Q_BUFFERS):
+        mbarrier.init(shared.q_full.index(i), count=1)
+        mbarrier.init(shared.q_empty.index(i), count=1)
+    for i in gl.static_range(BUFFERS):
+        mbarrier.init(shared.k_full.index(i), count=1)
+        mbarrier.init(shared.v_full.index(i), count=1)
+    for i in gl.static_range(2):
+        mbarrier.init(shared.tile_full.index(i), count=1)
+        mbarrier.init(shared.tile_empty.index(i), count=2)
+    fence_async_shared()
+    sizes = Sizes(n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section)
+    gl.warp_specialize(
+        [
+            (consumer, (out, lse, shared, sizes, scale_log2, 0, CAUSAL)),
+            (consumer, (out, lse, shared, sizes, scale_log2, 1, CAUSAL)),
+            (producer, (q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL)),
+        ],
+        [4, 1],  # warps of the second consumer and of the producer; the first consumer has those of the launch
+        [240, 24],  # registers of their threads; what the producer leaves, a consumer needs for S, O and P
+    )
+
+
+def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether this form can take these tensors, and is the faster one."""
+    return (q.shape[-1], v.shape[-1]) in QUERY_BUFFERS and q.shape[2] > FEW_QUERIES and available(q, k, v)
+
+
+def section_heads(kv_len: int, columns: int) -> int:
+    """KV heads of a section, with ``columns`` 16-bit numbers of keys and values a token.
+
+    Half the L2 cache holds their keys and values, but no less than 2 heads, or each section ends with a few long tiles, and no
+    more than 16. On an H200 half or twice as many take at most 3% longer; 32 heads of 8192 tokens took 13% longer.
+    """
+    return min(16, max(2, (32 << 20) // (2 * kv_len * columns)))
+
+
+def launch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float
+) -> None:
+    """Fill out and lse, contiguous. The scale is positive, and there is at least one key."""
+    batch, n_q_heads, q_len, head_dim_qk = q.shape
+    n_kv_heads, kv_len, head_dim_v = v.shape[1:]
+    group_size, tail = n_q_heads // n_kv_heads, head_dim_qk - 128
+    n_heads = batch * n_q_heads
+    n_tiles = n_heads * ceil_div(q_len, 128)
+    programs = min(n_tiles, device_of(q).sm_count)
+    if n_tiles <= FEW_TILES * programs:
+        section, counter = n_heads, None
+    else:
+        section, counter = section_heads(kv_len, head_dim_qk + head_dim_v) * group_size, lse.new_zeros(1, dtype=torch.int32)
+    with launching(q):
+        attention_kernel[(programs,)](
+            describe(q, 64, 128), describe(q, 64, tail) if tail else None,
+            describe(k, 128, 128), describe(k, 128, tail) if tail else None,
+            describe(v, 128, head_dim_v), describe(out.flatten(0, 1), 64, head_dim_v), lse, counter,
+            scale * LOG2_E, n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section,
+            CAUSAL=causal, Q_BUFFERS=QUERY_BUFFERS[head_dim_qk, head_dim_v], num_warps=4,
+        )  # fmt: skip

@@ -3,13 +3,14 @@
 In the order in which the chapters build them: `first` (copy, softmax, reading memory), `one_row` (one query), `online_softmax`
 and `attend` (the loop), `forward` and `backward` (full sequence), `interval` (grouped heads), `merge` (partial states),
 `decode` (splits), `paged` (block tables), `work_list` (ragged batches), `append` (writing the cache), `mla` (latents); then
-`tiles`, `plan`, `checks` and `reference`.
+`forward_hopper` and `backward_hopper`, what Hopper GPUs run in place of `forward` and `backward`, with `hopper`, which they
+share; then `tiles`, `plan`, `checks` and `reference`.
 """
 
 import hashlib
 import pathlib
 
-from . import backward, checks, first, plan, reference, tiles
+from . import backward, checks, first, hopper, plan, reference, tiles
 from ._mode import MODE, Device, Unsupported, device_of
 from .append import append, mla_append, paged_append, paged_mla_append
 from .decode import decode, plan_decode
@@ -42,6 +43,7 @@ __all__ = [
     "device_of",
     "digest",
     "first",
+    "hopper",
     "merge",
     "mla_append",
     "mla_decode",

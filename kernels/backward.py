@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import checks
+from . import backward_hopper, checks
 from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
 from .online_softmax import LN_2, LOG2_E
 from .plan import ceil_div
@@ -437,8 +437,11 @@ def attention_backward(
     q, k, v, out, d_out = to_kernel(q, k, v, out, d_out)
     dq, dk, dv = (tensor.new_empty(tensor.shape) for tensor in (q, k, v))
     terms = _row_terms(out, lse, d_out, d_lse)
-    _dkdv(q, k, v, d_out, terms, dk, dv, causal, scale, allow_tf32)
-    _dq(q, k, v, d_out, terms, dq, causal, scale, allow_tf32)
+    if backward_hopper.faster(q, k, v, d_out):
+        backward_hopper.launch(q, k, v, d_out, terms, dq, dk, dv, causal, scale)
+    else:
+        _dkdv(q, k, v, d_out, terms, dk, dv, causal, scale, allow_tf32)
+        _dq(q, k, v, d_out, terms, dq, causal, scale, allow_tf32)
     return dq.to(dtype), dk.to(dtype), dv.to(dtype)
 
 

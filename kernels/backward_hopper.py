@@ -1,0 +1,399 @@
+"""The backward pass for Hopper, in one kernel: five products a tile, where `backward.py` needs seven.
+
+What changes against `backward.py`: one walk instead of two. A program owns 128 keys, 64 for each of two consumer warpgroups,
+and walks over the queries of its group that see them. dK and dV stay in registers, as there. dQ, which sums over keys, is added
+up in global memory in float32, by the copy engine: a consumer stages its part of 64 rows in shared memory, and one instruction
+adds it. Programs add to the same rows in any order, so dQ is not the same bits every time; where that is asked for
+(``torch.use_deterministic_algorithms``) the two kernels of `backward.py` run.
+
+Everything is the transpose of the forward pass: Sᵀ = K Qᵀ has keys for rows, so Pᵀ and dSᵀ are, in the registers where they are
+computed, already the left operands of dV += Pᵀ dO and dK += dSᵀ Q. Only dQ = dS K needs the keys of both consumers: each puts
+its dSᵀ into shared memory, and each computes half of the columns, one turn later, when the other's is sure to be there.
+
+    producer        K V; then a block of rows:  Q dO lse delta                           the next block
+    tensor cores    Sᵀ = K Qᵀ   dPᵀ = V dOᵀ   dV += Pᵀ dO   dQ' = dS' K   dK += dSᵀ Q                      Sᵀ …
+    its warps                Pᵀ = exp2(Sᵀ - lse)   dSᵀ = Pᵀ (dPᵀ - delta)   dSᵀ → shared    dQ' → shared → added
+
+(dS' and dQ' are those of the turn before.) The last three products are all under way before the warps turn to moving data.
+
+Where KV heads and keys are few, several programs share a group's query heads, and add up dK and dV in the same way.
+
+lse and delta come from ``backward._row_terms``, padded at the front to whole blocks of 64 rows. Rows count from that padding on
+here too, and so does the float32 dQ, because the copy engine adds only from the first row of a tensor on.
+
+Sources: Dao 2023 (2307.08691), algorithm 2, for the walk; Shah et al. 2024 (2407.08608), section 3, for the roles.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from . import checks
+from ._mode import device_of, launching
+from .hopper import (
+    arrive_named,
+    available,
+    describe,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    tile_of,
+    tma,
+    tma_add,
+    wait_named,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from .online_softmax import LN_2, LOG2_E
+from .plan import ceil_div
+
+HALF: gl.constexpr = gl.constexpr(64)  # keys of a consumer; columns of dQ of a consumer; half of the head's columns
+ROWS: gl.constexpr = gl.constexpr(64)  # queries of a block
+BUFFERS: gl.constexpr = gl.constexpr(2)  # for a block of rows
+
+# Named barriers, one for each buffer. The first few are Triton's own.
+EMPTY: gl.constexpr = gl.constexpr(8)
+ALL: gl.constexpr = gl.constexpr(2 * 128 + 32)  # the threads that meet there: two consumers arrive, the producer waits
+
+# Up to so many queries the two kernels of `backward.py` are as fast: to set the sums of dQ to 0 and to scale them costs passes.
+FEW_QUERIES = 128
+
+
+class Shared(NamedTuple):
+    """What lies in shared memory. In brackets how many, then what each holds."""
+
+    q: object  # [BUFFERS] ROWS queries
+    d_out: object
+    lse: object
+    delta: object
+    k: object  # [2 halves of the columns * 2 consumers] HALF keys, HALF columns
+    v: object  # [2 consumers] HALF keys; takes dK and dV at the end
+    ds: object  # [4 turns * 2 consumers] HALF keys, ROWS queries
+    sums: object  # [2 consumers] ROWS rows, HALF columns, float32: dQ on its way to memory
+    kv_full: object
+    full: object  # of q, d_out, lse and delta
+    ds_full: object  # [4]
+
+
+class Sizes(NamedTuple):
+    """Of the whole launch. ``splits`` programs share the query heads of a group, ``members`` each: a part. ``n_parts`` counts
+    the parts of a sequence, ``n_all_parts`` those of all sequences, and ``section`` of them go together.
+    """
+
+    n_parts: int
+    n_all_parts: int
+    members: int
+    splits: int
+    q_len: int
+    kv_len: int
+    section: int
+
+
+@gluon.jit
+def own_tile(sizes):
+    """Tile of keys, sequence, and part of this program. In a causal sequence the first keys have the most queries."""
+    n_tiles = (sizes.kv_len + 2 * HALF - 1) // (2 * HALF)
+    tile, part = tile_of(gl.program_id(0), n_tiles, sizes.n_all_parts, sizes.section)
+    return tile, part // sizes.n_parts, part % sizes.n_parts
+
+
+@gluon.jit
+def row_blocks(tile, sizes, CAUSAL: gl.constexpr):
+    """The first and the end of the blocks of rows that see a tile of keys, and the padding before the first row."""
+    stop = (sizes.q_len + ROWS - 1) // ROWS
+    padding = stop * ROWS - sizes.q_len
+    first = padding
+    if CAUSAL:
+        first = gl.maximum(tile * 2 * HALF + stop * ROWS - sizes.kv_len, first)
+    return first // ROWS, stop, padding
+
+
+@gluon.jit
+def producer(q, d_out, lse, delta, k, v, shared, sizes, CAUSAL: gl.constexpr):
+    tile, sequence, part = own_tile(sizes)
+    kv_head = part // sizes.splits
+    start, stop, padding = row_blocks(tile, sizes, CAUSAL)
+    mbarrier.expect(shared.kv_full, 2 * v.block_type.nbytes + 4 * k.block_type.nbytes)
+    for i in gl.static_range(2):
+        row = (2 * tile + i) * HALF
+        tma.async_copy_global_to_shared(v, [sequence, kv_head, row, 0], shared.kv_full, shared.v.index(i))
+        for half in gl.static_range(2):
+            columns = [sequence, kv_head, row, half * HALF]
+            tma.async_copy_global_to_shared(k, columns, shared.kv_full, shared.k.index(2 * half + i))
+    turn = 0
+    for member in range(sizes.members):
+        head = part * sizes.members + member
+        for block in range(start, stop):
+            slot = turn % BUFFERS
+            if turn >= BUFFERS:
+                wait_named(EMPTY + slot, ALL)
+            full = shared.full.index(slot)
+            row = block * ROWS
+            mbarrier.expect(
+                full, q.block_type.nbytes + d_out.block_type.nbytes + lse.block_type.nbytes + delta.block_type.nbytes
+            )
+            tma.async_copy_global_to_shared(q, [sequence, head, row - padding, 0], full, shared.q.index(slot))
+            tma.async_copy_global_to_shared(lse, [sequence, head, row], full, shared.lse.index(slot))
+            tma.async_copy_global_to_shared(d_out, [sequence, head, row - padding, 0], full, shared.d_out.index(slot))
+            tma.async_copy_global_to_shared(delta, [sequence, head, row], full, shared.delta.index(slot))
+            turn += 1
+    # A program must not end with a named barrier half full.
+    for back in gl.static_range(BUFFERS):
+        if turn > back:
+            wait_named(EMPTY + (turn - 1 - back) % BUFFERS, ALL)
+
+
+@gluon.jit
+def issue_dq(shared, turn, zero, PART: gl.constexpr):
+    """Start dQ = dS K of a turn, [ROWS, HALF]: all keys of the tile, this consumer's columns."""
+    slot = turn % 4
+    # Always 0, which the compiler does not know: it would keep the address of every part of K, and has no registers for it.
+    hidden = turn >> 30
+    mbarrier.wait(shared.ds_full.index(slot), turn // 4 & 1)
+    first = shared.ds.index(2 * slot).reshape([HALF, ROWS]).permute((1, 0))
+    second = shared.ds.index(2 * slot + 1).reshape([HALF, ROWS]).permute((1, 0))
+    dq = warpgroup_mma(first, shared.k.index(2 * PART + hidden).reshape([HALF, HALF]), zero, use_acc=False, is_async=True)
+    return warpgroup_mma(second, shared.k.index(2 * PART + 1 + hidden).reshape([HALF, HALF]), dq, is_async=True)
+
+
+@gluon.jit
+def add(total, shared, tile, place, PART: gl.constexpr):
+    """Add a float32 tile to the sums in global memory, when the copy engine has read what was staged before."""
+    tma.store_wait(0)
+    shared.sums.index(PART).reshape([ROWS, HALF]).store(tile)
+    fence_async_shared()
+    tma_add(total, place, shared.sums.index(PART).reshape(total.block_shape))
+
+
+@gluon.jit
+def put(out, total, shared, tile, sequence, part, row, sizes, PART: gl.constexpr, SPLIT: gl.constexpr):
+    """dK or dV of this consumer's keys: the result, or with SPLIT a summand of it."""
+    kv_head = part // sizes.splits
+    if SPLIT:
+        left, right = gl.split(gl.permute(gl.reshape(tile, [HALF, 2, HALF]), (0, 2, 1)))
+        head = sequence * (sizes.n_parts // sizes.splits) + kv_head
+        add(total, shared, left, [head, row, 0], PART)
+        add(total, shared, right, [head, row, HALF], PART)
+    else:
+        staged = shared.v.index(PART)
+        tma.store_wait(0)
+        staged.reshape([HALF, tile.shape[1]]).store(tile.to(shared.v.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out, [sequence, kv_head, row, 0], staged)
+
+
+@gluon.jit
+def take_rows(
+    dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv,
+    PART: gl.constexpr, MASKED: gl.constexpr, FIRST: gl.constexpr, CAUSAL: gl.constexpr,
+    SCORES: gl.constexpr, OUTPUT: gl.constexpr,
+):  # fmt: skip
+    """One turn of the loop: what a block of rows adds to dk and dv, and the dQ of the turn before.
+
+    Of this consumer's keys the first ``seen`` are seen, or with CAUSAL, as many and ``row`` more by row number ``row``.
+    """
+    HEAD: gl.constexpr = shared.q.type.shape[4]
+    OPERAND: gl.constexpr = gl.DotOperandLayout(0, OUTPUT, 2)
+    dtype: gl.constexpr = shared.q.dtype
+    slot = turn % BUFFERS
+    hidden = turn >> 30  # as in ``issue_dq``
+    zero = gl.full([HALF, ROWS], 0.0, gl.float32, layout=SCORES)
+    q = shared.q.index(slot).reshape([ROWS, HEAD])
+    d_out = shared.d_out.index(slot).reshape([ROWS, HEAD])
+    mbarrier.wait(shared.full.index(slot), turn // BUFFERS & 1)
+    k = shared.k.index(PART + hidden).reshape([HALF, HALF])
+    scores = warpgroup_mma(k, q.slice(0, HALF, dim=1).permute((1, 0)), zero, use_acc=False, is_async=True)
+    k = shared.k.index(2 + PART + hidden).reshape([HALF, HALF])
+    scores = warpgroup_mma(k, q.slice(HALF, HALF, dim=1).permute((1, 0)), scores, is_async=True)
+    v = shared.v.index(PART + hidden).reshape([HALF, HEAD])
+    dp = warpgroup_mma(v, d_out.permute((1, 0)), zero, use_acc=False, is_async=True)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    if MASKED:
+        keys = gl.expand_dims(gl.arange(0, HALF, layout=gl.SliceLayout(1, SCORES)), 1)
+        if CAUSAL:
+            seen += block * ROWS + gl.expand_dims(gl.arange(0, ROWS, layout=gl.SliceLayout(0, SCORES)), 0)
+        scores = gl.where(keys < seen, scores, float("-inf"))
+    p = gl.exp2(scores * scale_log2 - shared.lse.index(slot).reshape([1, ROWS]).load(SCORES))
+    dv = warpgroup_mma(gl.convert_layout(p.to(dtype), OPERAND), d_out, dv, is_async=True)
+    dp = warpgroup_mma_wait(1, deps=[dp])
+    ds = (p * (dp - shared.delta.index(slot).reshape([1, ROWS]).load(SCORES))).to(dtype)
+    if not FIRST:
+        dq = issue_dq(shared, turn - 1, zero, PART)
+    operand = gl.convert_layout(ds, OPERAND)
+    dk = warpgroup_mma(operand, q, dk, is_async=True)
+    # The tensor cores have work for a while: time to pass dS to the other consumer.
+    shared.ds.index(turn % 4 * 2 + PART).reshape([HALF, ROWS]).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(shared.ds_full.index(turn % 4))
+    if FIRST:
+        dv, dk = warpgroup_mma_wait(0, deps=[dv, dk])
+    else:
+        dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
+        add(dq_total, shared, dq, [row_before, PART * HALF], PART)
+        dk = warpgroup_mma_wait(0, deps=[dk])
+    arrive_named(EMPTY + slot, ALL)
+    return dk, dv
+
+
+@gluon.jit
+def consumer(
+    dq_total, dk_out, dk_total, dv_out, dv_total, shared, sizes, scale_log2,
+    PART: gl.constexpr, CAUSAL: gl.constexpr, SPLIT: gl.constexpr,
+):  # fmt: skip
+    """Keys PART * HALF, … of the tile."""
+    HEAD: gl.constexpr = shared.q.type.shape[4]
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
+    tile, sequence, part = own_tile(sizes)
+    start, stop, padding = row_blocks(tile, sizes, CAUSAL)
+    # Blocks of rows from ``unmasked`` on need no mask: their rows see all keys of this consumer.
+    seen = sizes.kv_len - (2 * tile + PART) * HALF
+    if CAUSAL:
+        seen += 1 - stop * ROWS
+        unmasked = (gl.maximum(HALF - seen, 0) + ROWS - 1) // ROWS
+    else:
+        unmasked = gl.where(seen >= HALF, 0, stop)
+    unmasked = gl.minimum(gl.maximum(unmasked, start), stop)
+
+    dk = gl.full([HALF, HEAD], 0.0, gl.float32, layout=OUTPUT)
+    dv = gl.full([HALF, HEAD], 0.0, gl.float32, layout=OUTPUT)
+    mbarrier.wait(shared.kv_full, 0)
+    dk, dv = take_rows(dq_total, shared, seen, start, 0, 0, scale_log2, dk, dv, PART, True, True, CAUSAL, SCORES, OUTPUT)
+    turn = 1
+    begin = start + 1
+    first_row = (sequence * sizes.n_parts + part) * sizes.members * stop * ROWS  # of the head, as ``dq_total`` counts them
+    row_before = first_row + start * ROWS
+    for _ in range(sizes.members):
+        for block in range(begin, unmasked):
+            dk, dv = take_rows(
+                dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv,
+                PART, True, False, CAUSAL, SCORES, OUTPUT,
+            )  # fmt: skip
+            turn += 1
+            row_before = first_row + block * ROWS
+        for block in range(gl.maximum(begin, unmasked), stop):
+            dk, dv = take_rows(
+                dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv,
+                PART, False, False, CAUSAL, SCORES, OUTPUT,
+            )  # fmt: skip
+            turn += 1
+            row_before = first_row + block * ROWS
+        begin = start
+        first_row += stop * ROWS
+    zero = gl.full([ROWS, HALF], 0.0, gl.float32, layout=SCORES)
+    dq = warpgroup_mma_wait(0, deps=[issue_dq(shared, turn - 1, zero, PART)])
+    add(dq_total, shared, dq, [row_before, PART * HALF], PART)
+
+    # This consumer's values are used up: dV and dK leave through their place.
+    row = (2 * tile + PART) * HALF
+    put(dv_out, dv_total, shared, dv, sequence, part, row, sizes, PART, SPLIT)
+    put(dk_out, dk_total, shared, dk * (scale_log2 * LN_2), sequence, part, row, sizes, PART, SPLIT)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["n_parts", "n_all_parts", "members", "splits", "q_len", "kv_len", "section"])
+def gradients_kernel(
+    q, k, v, d_out, lse_log2, delta, dq_total, dk, dk_total, dv, dv_total, scale_log2,
+    n_parts, n_all_parts, members, splits, q_len, kv_len, section, CAUSAL: gl.constexpr, SPLIT: gl.constexpr,
+):  # fmt: skip
+    """dk, dv [B, Hkv, N, D]; with SPLIT, what is added up to them in dk_total, dv_total [B * Hkv, N, D], float32.
+
+    Adds dQ / scale to dq_total [B * Hq * padded rows, D], float32. q, k, v, d_out as in ``attention``; lse_log2 and delta
+    [B, Hq, padded rows]. All are tensor descriptors.
+    """
+    barriers: gl.constexpr = mbarrier.MBarrierLayout()
+    shared = Shared(
+        q=gl.allocate_shared_memory(q.dtype, [BUFFERS] + q.block_shape, q.layout),
+        d_out=gl.allocate_shared_memory(q.dtype, [BUFFERS] + d_out.block_shape, d_out.layout),
+        lse=gl.allocate_shared_memory(gl.float32, [BUFFERS] + lse_log2.block_shape, lse_log2.layout),
+        delta=gl.allocate_shared_memory(gl.float32, [BUFFERS] + delta.block_shape, delta.layout),
+        k=gl.allocate_shared_memory(q.dtype, [4] + k.block_shape, k.layout),
+        v=gl.allocate_shared_memory(q.dtype, [2] + v.block_shape, v.layout),
+        ds=gl.allocate_shared_memory(q.dtype, [8] + k.block_shape, k.layout),
+        sums=gl.allocate_shared_memory(gl.float32, [2] + dq_total.block_shape, dq_total.layout),
+        kv_full=gl.allocate_shared_memory(gl.int64, [1], barriers),
+        full=gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
+        ds_full=gl.allocate_shared_memory(gl.int64, [4, 1], barriers),
+    )
+    mbarrier.init(shared.kv_full, count=1)
+    for i in gl.static_range(BUFFERS):
+        mbarrier.init(shared.full.index(i), count=1)
+    for i in gl.static_range(4):
+        mbarrier.init(shared.ds_full.index(i), count=2)
+    fence_async_shared()
+    sizes = Sizes(n_parts, n_all_parts, members, splits, q_len, kv_len, section)
+    gl.warp_specialize(
+        [
+            (consumer, (dq_total, dk, dk_total, dv, dv_total, shared, sizes, scale_log2, 0, CAUSAL, SPLIT)),
+            (consumer, (dq_total, dk, dk_total, dv, dv_total, shared, sizes, scale_log2, 1, CAUSAL, SPLIT)),
+            (producer, (q, d_out, lse_log2, delta, k, v, shared, sizes, CAUSAL)),
+        ],
+        [4, 1],  # warps of the second consumer and of the producer; the first consumer has those of the launch
+        [240, 24],  # registers of their threads; what the producer leaves, a consumer needs for its accumulators
+    )
+
+
+def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor) -> bool:
+    """Whether this form can take these tensors, and is the faster one."""
+    return (
+        q.shape[-1] == v.shape[-1] == 128
+        and q.shape[2] > FEW_QUERIES
+        and not torch.are_deterministic_algorithms_enabled()
+        and available(q, k, v, d_out)
+    )
+
+
+def group_splits(programs: int, group_size: int, q_len: int, sm_count: int) -> int:
+    """How many programs share a group's query heads: the fewest that keep the SMs busy, each a divisor of the group.
+
+    About two programs an SM, so that a long one and a short one can pair; four, where a program walks over more than 16384
+    rows, for then the last one is waited for longer than sharing costs.
+    """
+    for splits in (n for n in range(1, group_size) if group_size % n == 0):
+        wanted = 4 if group_size // splits * q_len > 16384 else 1.9
+        if programs * splits >= wanted * sm_count:
+            return splits
+    return group_size
+
+
+def section_parts(n_tiles: int) -> int:
+    """Parts of a section: about 128 tiles of keys, one for each SM, but no less than 4 parts."""
+    return max(4, 128 // n_tiles)
+
+
+def launch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, terms: torch.Tensor,
+    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, causal: bool, scale: float,
+) -> None:  # fmt: skip
+    """Fill dq, dk and dv, contiguous; ``terms`` are those of ``backward._row_terms``."""
+    q_len, kv_len, width = q.shape[2], *k.shape[2:]
+    if causal and q_len > kv_len:  # rows without keys are left out: what they hold must not matter
+        dq[:, :, : q_len - kv_len] = 0
+        q, d_out, dq = (tensor[:, :, -kv_len:] for tensor in (q, d_out, dq))
+        q_len = kv_len
+    pitch = ceil_div(q_len, 64) * 64
+    lse_log2, delta = terms[..., -pitch:]
+    heads, group_size = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
+    n_tiles = ceil_div(kv_len, 128)
+    splits = group_splits(heads * n_tiles, group_size, q_len, device_of(q).sm_count)
+    parts = heads * splits
+    dq_total = terms.new_zeros(q.shape[0] * q.shape[1] * pitch, width)
+    outs, totals = (dk, dv), (None, None)
+    if splits > 1:
+        outs, totals = (None, None), [terms.new_zeros(heads, kv_len, width) for _ in range(2)]
+    out_descriptors = [None if out is None else describe(out, 64, width) for out in outs]
+    total_descriptors = [None if total is None else describe(total, 64, 64) for total in totals]
+    checks.launchable(parts * n_tiles)
+    with launching(q):
+        gradients_kernel[(parts * n_tiles,)](
+            describe(q, 64, width), describe(k, 64, 64), describe(v, 64, width), describe(d_out, 64, width),
+            describe(lse_log2, 64), describe(delta, 64), describe(dq_total, 64, 64),
+            out_descriptors[0], total_descriptors[0], out_descriptors[1], total_descriptors[1],
+            scale * LOG2_E, k.shape[1] * splits, parts, group_size // splits, splits, q_len, kv_len,
+            section_parts(n_tiles), CAUSAL=causal, SPLIT=splits > 1, num_warps=4,
+        )  # fmt: skip
+    torch.mul(dq_total.view(*q.shape[:2], pitch, width)[:, :, -q_len:], scale, out=dq)
+    for out, total in zip((dk, dv), totals, strict=True):
+        if total is not None:
+            out.copy_(total.view_as(out))

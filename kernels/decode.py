@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import checks, plan, reference, work_list
+from . import checks, mla_hopper, plan, reference, work_list
 from ._mode import MODE, OPERATORS, Device, device_of, launching, tl, to_kernel, triton
 from .attend import cache_of, layout_of, load_contiguous
 from .interval import attend_interval, length_of
@@ -187,7 +187,13 @@ def launch(
         q.stride(), None if q_tail is None else q_tail.stride(), 1 if seq_lens is None else seq_lens.stride(0)
     )  # fmt: skip
     with launching(q):
-        if bounds is None:
+        # On Hopper, MLA's many heads have a kernel of their own, which leaves the same states.
+        if v is None and mla_hopper.faster(tile.rows, q, q_tail, k, k_tail, page):
+            mla_hopper.launch(
+                q, q_tail, k, k_tail, block_table, seq_lens, bounds, partial_out, partial_lse,
+                scale * LOG2_E, capacity, page, num_splits, programs,
+            )  # fmt: skip
+        elif bounds is None:
             decode_kernel[(programs,)](
                 q, q_tail, cache, seq_lens, partial_out, partial_lse, *strides,
                 scale * LOG2_E, batch, capacity, n_kv_heads, group_size, q_len, num_splits, **options,

@@ -13,6 +13,7 @@ import torch
 
 from . import checks, reference
 from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
+from .plan import ceil_div
 from .tiles import pad
 
 
@@ -20,15 +21,15 @@ from .tiles import pad
 def merge_kernel(
     outs, lses, out, lse, slots,
     num_splits, rows_per_sequence, out_split_stride, out_row_stride, out_column_stride, lse_split_stride, lse_row_stride,
-    BLOCK_S: tl.constexpr, D_V: tl.constexpr, PAD_V: tl.constexpr,
+    BLOCK_S: tl.constexpr, D_V: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """One program merges one row: outs [S, R, D_V], lses [S, R] -> out [R, D_V], lse [R].
+    """One program merges a block of columns of one row: outs [S, R, D_V], lses [S, R] -> out [R, D_V], lse [R].
 
     With ``slots`` [B, 2] (see `work_list.py`) a sequence has its own stretch of partial states, first and number, and R rows.
     """
     row = tl.program_id(0).to(tl.int64)
     splits = tl.arange(0, BLOCK_S)
-    columns = tl.arange(0, PAD_V)
+    columns = tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
     first_state, partial_row = 0, row
     if slots is not None:
         sequence, partial_row = row // rows_per_sequence, row % rows_per_sequence
@@ -44,7 +45,7 @@ def merge_kernel(
     shift = tl.where(largest == float("-inf"), 0.0, largest)
 
     mass = 0.0
-    acc = tl.zeros([PAD_V], tl.float32)
+    acc = tl.zeros([BLOCK_V], tl.float32)
     for first in range(0, num_splits, BLOCK_S):
         index = (first + splits).to(tl.int64)
         part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
@@ -72,13 +73,14 @@ def launch_merge(
     n_rows = lse.numel()
     # Two sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200.
     few = num_splits <= 8 or slots is not None
-    block_s = 8 if few else 8192 // max(pad(head_dim_v), 128)
+    block_v = pad(head_dim_v) if few else min(pad(head_dim_v), 128)
+    block_s = 2048 // max(block_v, 256) if few else 8192 // max(block_v, 128)
     checks.launchable(n_rows)
     with launching(outs):
-        merge_kernel[(n_rows,)](
+        merge_kernel[(n_rows, ceil_div(head_dim_v, block_v))](
             outs, lses, out, lse, slots,
             num_splits, rows_per_sequence, *outs.stride(), *lses.stride(),
-            BLOCK_S=block_s, D_V=head_dim_v, PAD_V=pad(head_dim_v), num_warps=1 if few else 2,
+            BLOCK_S=block_s, D_V=head_dim_v, BLOCK_V=block_v, num_warps=1 if few else 2,
         )  # fmt: skip
 
 

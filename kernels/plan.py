@@ -48,9 +48,10 @@ def work_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, shar
     return (shares + batch) * q_len * n_q_heads * (head_dim_v + 1)
 
 
-def shares(head_tiles: int, sm_count: int) -> int:
-    """Equal shares that a ragged batch is cut into: with ``head_tiles`` programs a share, two programs an SM.
+def shares(head_tiles: int, sm_count: int, *, programs_per_sm: int = 2) -> int:
+    """Equal shares that a ragged batch is cut into: with ``head_tiles`` programs a share, ``programs_per_sm`` an SM.
 
-    Two, because a program that passes from one sequence to the next has nothing in flight for a moment.
+    Two, because a program that passes from one sequence to the next has nothing in flight for a moment; one where a program
+    fills an SM, and a second could only wait for it.
     """
-    return max(1, 2 * sm_count // head_tiles)
+    return max(1, programs_per_sm * sm_count // head_tiles)

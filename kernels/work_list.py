@@ -17,7 +17,7 @@ import torch
 from . import checks, plan
 from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, triton
 from .interval import attend_interval, length_of
-from .tiles import decode_rows
+from .tiles import decode_rows, pad
 
 # Tokens that a share is a multiple of; every tile divides it.
 WORK_UNIT: tl.constexpr = tl.constexpr(128)
@@ -156,7 +156,7 @@ def plan_work(
         n_q_heads, n_kv_heads, head_dim_v, dtype, q_len: of the decode it is for (MLA: one KV head, the latent's width, the
             dtype of the cache); they decide how many programs a share is.
         capacity: tokens that a block table has room for, max_pages * page size.
-        shares: None fills the GPU once, two programs a processor.
+        shares: None fills the GPU once, two programs a processor, or one that fills it.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -183,5 +183,7 @@ def plan_work(
     if shares is None:
         rows = decode_rows(n_q_heads // n_kv_heads * q_len, head_dim_v, dtype.itemsize, device.capability)
         programs = plan.head_tiles(n_q_heads, n_kv_heads, block_h=rows, q_len=q_len)
-        shares = plan.shares(programs, device.sm_count)
+        # 64 rows of wide values take all registers of a processor, or nearly.
+        fills_sm = rows * pad(head_dim_v) >= 32768
+        shares = plan.shares(programs, device.sm_count, programs_per_sm=1 if fills_sm else 2)
     return WorkList(*_plan_work(seq_lens, capacity, shares))

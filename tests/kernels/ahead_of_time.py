@@ -175,7 +175,7 @@ def merge_on(sm, slots=False):
     signature = {**dict.fromkeys(("outs", "lses", "out", "lse"), "*fp32"), **dict.fromkeys(integers, "i32")}
     if slots:
         signature["slots"] = "*i32"
-    constants = {"out_column_stride": 1, "lse_row_stride": 1, "BLOCK_S": 64, "D_V": 128, "PAD_V": 128}
+    constants = {"out_column_stride": 1, "lse_row_stride": 1, "BLOCK_S": 64, "D_V": 128, "BLOCK_V": 128}
     return tiles.Tile(64, 0, 2, 3), compile_for(sm, merge_kernel, signature, constants, 2)
 
 

@@ -52,6 +52,7 @@ def test_plan_decode_is_what_decode_launches(random):
 @pytest.mark.parametrize(("head_tiles", "shares"), [(8, 33), (2, 132), (1, 264), (200, 1), (1000, 1)])
 def test_shares_of_a_work_list_fill_the_gpu_twice(head_tiles, shares):
     assert plan.shares(head_tiles, 132) == shares
+    assert plan.shares(head_tiles, 66) == plan.shares(head_tiles, 132, programs_per_sm=1)
 
 
 def test_plan_decode_of_other_caches():

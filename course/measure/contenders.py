@@ -12,6 +12,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch.nn.attention import SDPBackend, bias, sdpa_kernel
 
 import kernels
 
-from .shapes import Point, Shape
+from .shapes import PORTABLE, Point, Shape
 
 Inputs = dict[str, torch.Tensor]  # by the argument names of our kernels
 Answer = tuple[tuple[torch.Tensor, ...], torch.Tensor | None]
@@ -36,9 +37,12 @@ BACKENDS = {
 
 def calls_of(point: Point, copies: Sequence[Inputs]) -> list[Call]:
     """One call a copy of the inputs."""
-    contender = CONTENDERS.get(point.operation, ours)(point)
+    operation = point.operation.removeprefix(PORTABLE)
+    contender = CONTENDERS.get(operation, ours)(replace(point, operation=operation))
     if point.shape.direction == "backward" and point.operation != "partials_then_sum":
         contender = functools.partial(differentiated, contender)
+    if operation != point.operation:
+        contender = functools.partial(portably, contender)
     return [contender(x) for x in copies]
 
 
@@ -72,6 +76,18 @@ def differentiated(contender: Contender, x: Inputs) -> Call:
     leaves = {name: x[name].detach().requires_grad_() for name in "qkv"}
     (out,), _ = contender(leaves)()
     return lambda: (torch.autograd.grad(out, list(leaves.values()), x["d_out"], retain_graph=True), None)
+
+
+def portably(contender: Contender, x: Inputs) -> Call:
+    """The same without the kernels for one kind of GPU."""
+    with kernels.hopper.portable():
+        call = contender(x)
+
+    def portable_call() -> Answer:
+        with kernels.hopper.portable():
+            return call()
+
+    return portable_call
 
 
 def ours(point: Point) -> Contender:

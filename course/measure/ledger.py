@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import costs
 from .comparison import GOALS, PEERS, WORKLOADS, Entry, Goal, Workload, entries
 from .recordings import RECORDED, Recording, recordings
-from .shapes import Shape
+from .shapes import PORTABLE, Shape
 
 PAGE = RECORDED.parent / "ledger.md"
 MARKS = "\n% begin {}\n", "\n% end {}\n"
@@ -79,6 +79,8 @@ def contender(row: dict) -> str:
         return " ".join(filter(None, (PEERS[row["operation"]], row["backend"])))
     if row["operation"] == "partials_then_sum":
         return "ours, partial sums"
+    if row["operation"].startswith(PORTABLE):
+        return "ours, portable form"
     if row["operation"] == "attention" and row["q_len"] == 1:
         return "ours, full-sequence kernel"
     return "ours, work list" if row["splits"] == "work list" else "ours"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import costs
 from .contenders import BACKENDS, is_peer
-from .shapes import FLOAT8, Point, Shape
+from .shapes import FLOAT8, PORTABLE, Point, Shape
 
 COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
 MATMUL_SIZE = 8192
@@ -73,6 +73,11 @@ class Plan:
 def ours(shape: Shape) -> Point:
     """Our kernel, its splits left to it."""
     return Point(shape, shape.operation)
+
+
+def portable(shape: Shape) -> Point:
+    """Our kernel in the form that every GPU runs, where a Hopper GPU has one of its own."""
+    return Point(shape, PORTABLE + shape.operation)
 
 
 def with_work_list(shape: Shape) -> Point:
@@ -212,12 +217,16 @@ def mla(dtype: str) -> Plan:
             pages = replace(shape, page_size=64)
             points += [ours(shape), *flashinfer(shape, "fa2", "fa3")]
             points += [ours(pages), with_work_list(pages), ours(replace(shape, page_size=16))]
+            if n_heads >= 64:
+                points += [portable(shape), portable(pages)]
     for shape in ragged_mla_workloads(dtype):
         points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2", "fa3")]
     for n_heads in (16, 32, 64, 96, 128):
         for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
             shape = Shape.mla(batch, n_heads, context_len, dtype=dtype)
             points += [ours(shape), *flashinfer(shape, "fa3")]
+            if n_heads >= 64:
+                points.append(portable(shape))
     for n_heads in (16, 128):
         for batch in (1, 16, 64):
             points += [ours(Shape.mla(batch, n_heads, n, dtype=dtype)) for n in (512, 2048, 8192, 32768)]
@@ -230,7 +239,7 @@ def prefill(dtype: str) -> Plan:
     """Whole sequences, forward and backward: MHA, GQA and MLA's expanded form; lengths, masks, chunks, partial gradients."""
 
     def against(shape: Shape, *backends: str) -> list[Point]:
-        return [ours(shape), *(Point(shape, "sdpa", backend) for backend in backends)]
+        return [ours(shape), portable(shape), *(Point(shape, "sdpa", backend) for backend in backends)]
 
     points: list[Point] = []
     everybody = ("FLASH", "CUDNN", "EFFICIENT")

@@ -105,6 +105,7 @@ SINCE_2 = {
 CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
+        *("portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
         *("sdpa", "repeat_sdpa", "flex", "flashinfer", "copy_heads", "matmul"),
     ),
     "backend": (

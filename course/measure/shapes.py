@@ -11,6 +11,8 @@ from .. import costs
 
 MOST_NEW_TOKENS = 8  # a decode step takes that many query tokens a sequence; more are a matter for the full-sequence kernel
 FLOAT8 = "float8_e4m3fn"
+PORTABLE = "portable_"
+"""What a function of ours is called in a recording when it runs in its portable form, on a GPU that has a faster one."""
 SCALE_BYTES = 4  # an 8-bit cache brings a float32 scale for each token and head, in MLA one for each token's latent
 SHORTEST_RAGGED = 512
 
@@ -133,6 +135,7 @@ class Point:
 
     ``operation``: a function of `kernels`, or a peer: 'sdpa' (PyTorch's, grouped), 'repeat_sdpa' (heads copied first), 'flex',
     'flashinfer'; or what people write themselves: 'matmul' (two products and a softmax), 'copy_heads' (the copies alone).
+    'portable_attention' is our function kept from the kernels for Hopper, and likewise for the others.
     ``backend`` names the peer's own variant, or what becomes of the heads of a group. ``num_splits`` None leaves the choice to
     the kernel, ``work_list`` cuts the batch into equal shares instead.
     """

@@ -1,5 +1,6 @@
 """course.measure.contenders: how each is asked. FlashInfer is played by a module that takes its arguments literally."""
 
+import importlib
 import sys
 import types
 import warnings
@@ -193,3 +194,15 @@ def test_reasons_are_one_line_without_paths():
         warnings.warn("needs as many KV heads as query heads (Triggered internally at /a/b.cpp:2.)", stacklevel=1)
     assert why_not(RuntimeError("No available kernel."), warned) == "needs as many KV heads as query heads"
     assert why_not(RuntimeError("")) == "RuntimeError"
+
+
+@pytest.mark.parametrize(("direction", "chooser"), [("forward", "forward_hopper"), ("backward", "backward_hopper")])
+def test_the_portable_form_is_ours_kept_from_the_kernels_of_one_gpu(direction, chooser, monkeypatch):
+    module, kept = importlib.import_module(f"kernels.{chooser}"), []
+    monkeypatch.setattr(module, "faster", lambda *_: kept.append(kernels.hopper._portable))
+    shape = replace(WHOLE, direction=direction)
+    for operation, expected in (("attention", False), ("portable_attention", True)):
+        assert Bench(shape, DEVICE, 0).check(Point(shape, operation))[1] is None
+        assert set(kept) == {expected}, operation
+        kept.clear()
+    assert not kernels.hopper._portable

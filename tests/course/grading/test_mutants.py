@@ -5,7 +5,7 @@ import pytest
 import kernels
 from course.grading import assignments, packages
 from course.grading.mutants import MUTANTS, Mutant
-from tests.course.grading.grade import loses
+from tests.course.grading.grade import listed, loses
 
 FIXES = [(a, t) for a in assignments.ASSIGNMENTS.values() for t in a.tasks if t.kind == "fix"]
 
@@ -39,6 +39,12 @@ def test_every_fix_has_a_bug_to_hand_out(assignment, task):
 @pytest.mark.parametrize("assignment", assignments.ASSIGNMENTS.values(), ids=assignments.ASSIGNMENTS)
 def test_every_assignment_has_mutants(assignment):
     assert sum(m.task.startswith(f"{assignment.name}.") for m in MUTANTS.values()) >= 3
+
+
+def test_there_are_enough_to_prove_the_grading():
+    assert len(MUTANTS) >= 100, "mutants were lost: is a file of `mutants` not read?"
+    right = listed("right_answers", "RIGHT")
+    assert len(right) >= 40 and {task.split(".")[0] for task, _, _ in right} == set(assignments.ASSIGNMENTS)
 
 
 @pytest.mark.parametrize("old", ["no such text", "offsets"])

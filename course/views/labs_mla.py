@@ -164,16 +164,19 @@ def mla_lab() -> Lab:
 
     def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         shape = Shape.mla(work.value[0], heads.value, work.value[1], dtype=record.usual_dtype())
-        fresh = list(record.measure_shape([plans.ours(shape)], machine))
+        points = [plans.ours(shape)]
+        # The plan of a recording takes both forms of as many heads, too: fewer run the plain one everywhere.
+        if heads.value >= 64 and torch.cuda.get_device_capability() == (9, 0):
+            points.append(plans.portable(shape))
+        fresh = list(record.measure_shape(points, machine))
         rows.extend(fresh)
         return f"{shape}: {record.summary(fresh)}"
 
     return _measuring_lab(
         "mla",
         "Live lab: heads across your GPU's ridge.",
-        "Choose heads, batch and context; the absorbed kernel is checked against float64 and timed on your "
-        "CUDA GPU, drawn over "
-        "both floors. Without a GPU it counts what the kernel requests.",
+        "Choose heads, batch and context; the absorbed kernel (on a Hopper GPU, from 64 heads on, both forms) is checked "
+        "against float64 and timed on your CUDA GPU, drawn over both floors. Without a GPU it counts what the kernel requests.",
         [heads, work],
         redrawn_by=[work],
         draw=draw,

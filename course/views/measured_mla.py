@@ -6,15 +6,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from .. import costs
+from ..measure.shapes import PORTABLE
 from . import style
 from .figures import Figure, figure
 
 HEADS = (16, 32, 64, 96, 128)
 DOTTED = (0, (1, 1.5))
-SERIES = {
-    "this course's kernel": ("mla_decode", style.BLUE, 9.0),
-    "FlashInfer, fastest": ("flashinfer", style.GREEN, 6.0),
-}
+PLAIN, HOPPER, FLASHINFER = "this course, plain Triton", "this course, for Hopper", "FlashInfer, fastest"
+SERIES = {PLAIN: (style.BLUE, 9.0), HOPPER: (style.PURPLE, 7.5), FLASHINFER: (style.GREEN, 6.0)}
 PREFILL = {
     "MHA, 32 heads of 128": ({"n_q_heads": 32, "n_kv_heads": 32, "head_dim_qk": 128}, style.BLUE),
     "GQA, 32 over 8 heads of 128": ({"n_q_heads": 32, "n_kv_heads": 8, "head_dim_qk": 128}, style.GREEN),
@@ -41,7 +40,17 @@ def calls(rows: Sequence[Mapping], operation: str, batch: int, context_len: int)
         fits = all(row[key] == value for key, value in plain.items())
         if fits and (heads not in best or row["median_s"] < best[heads]["median_s"]):
             best[heads] = dict(row)
-    return best
+    return dict(sorted(best.items()))
+
+
+def forms(rows: Sequence[Mapping], batch: int, context_len: int) -> dict[str, dict[int, dict]]:
+    """By series and heads: the calls of each, the plain form's from its own rows where a Hopper GPU ran another as well."""
+    named, plain = (calls(rows, operation, batch, context_len) for operation in ("mla_decode", PORTABLE + "mla_decode"))
+    return {
+        PLAIN: named | plain,
+        HOPPER: {heads: row for heads, row in named.items() if heads in plain},
+        FLASHINFER: calls(rows, "flashinfer", batch, context_len),
+    }
 
 
 def mla_heads(
@@ -63,11 +72,8 @@ def mla_heads(
     if gpu is None:
         gpu = recording.provenance["gpu"] if recording else "H200 SXM"
     gpu = gpu if isinstance(gpu, costs.Gpu) else costs.gpu(gpu)
-    found = {
-        label: calls(recording.rows if recording else (), operation, batch, context_len)
-        for label, (operation, _, _) in SERIES.items()
-    }
-    mine = calls(live, "mla_decode", batch, context_len)
+    found = forms(recording.rows if recording else (), batch, context_len)
+    mine = {label: rows for label, rows in forms(live, batch, context_len).items() if rows}
     rates = rates_of(recording) if recording else None
     xs = list(range(8, 137, 4))
 
@@ -78,7 +84,7 @@ def mla_heads(
 
     measured = any(found.values()) or bool(mine)
     if measured:
-        fig, (top, low) = style.subplots(2, 1, height=5.8, sharex=True, gridspec_kw={"height_ratios": (2.2, 1)})
+        fig, (top, low) = style.subplots(2, 1, height=6.1, sharex=True, gridspec_kw={"height_ratios": (2.2, 1)})
     else:
         fig, top = style.subplots(height=4.0)
         low = None
@@ -110,7 +116,7 @@ def mla_heads(
             fontsize=9.5, color=style.MUTED, xytext=(-4, 0), textcoords="offset points",
         )  # fmt: skip
     told = []
-    for label, (_, colour, size) in SERIES.items():
+    for label, (colour, size) in SERIES.items():
         rows = found[label]
         if not rows:
             continue
@@ -118,10 +124,11 @@ def mla_heads(
         _marks(top, low, rows, floor_of, colour, look)
         legend.append(Line2D([], [], color=colour, label=f"{label}, recorded", **look))
         told.append((label, "recorded", rows))
-    if mine:
-        _marks(top, low, mine, floor_of, style.PURPLE, style.STYLES["live"])
-        legend.append(Line2D([], [], color=style.PURPLE, label=live_label, **style.STYLES["live"]))
-        told.append(("this course's kernel", "live", mine))
+    for label, rows in mine.items():
+        colour = SERIES[label][0]
+        _marks(top, low, rows, floor_of, colour, style.STYLES["live"])
+        legend.append(Line2D([], [], color=colour, label=f"{label}, {live_label}", **style.STYLES["live"]))
+        told.append((label, "live", rows))
     top.set_yscale("log")
     top.set_ylabel("time of one call")
     top.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -148,6 +155,9 @@ def mla_heads(
     )
     if any(found.values()):
         caption.append(f"Hollow marks: {recording.label}. Below: time over the larger floor of the data sheet.")
+        if found[HOPPER]:
+            least = min(found[HOPPER])
+            caption.append(f"From {least} heads on this GPU runs the form for Hopper; the plain one was recorded beside it.")
         if not recording.current:
             caption.append("Recorded with an earlier version of the kernels.")
     else:

@@ -6,9 +6,13 @@ import altair as alt
 
 from ... import costs, measure
 from .. import style
+from ..measured_mla import SERIES, forms
 from .base import (
+    BLUE,
+    GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     Explorer,
     axis,
     chart,
@@ -40,7 +44,8 @@ WORK = {
     "64 × 32,768": (64, 32768),
 }
 POINT, ROOFS = "this step", ("roofs: data sheet", "roofs: recorded rates")
-MARKS = {"mla_decode": "recorded: this course's kernel", "flashinfer": "recorded: FlashInfer, fastest"}
+MARKS = {label: f"recorded: {label}" for label in SERIES}
+COLOURS = dict(zip(MARKS.values(), (BLUE, PURPLE, GREEN), strict=True))
 
 RIDGE = (
     "{n_heads} over {gpus} leave {heads} on each; with {q_len} a step reads {record} a token once for all of them: {intensity} "
@@ -60,25 +65,18 @@ def _recorded() -> tuple[measure.Recording | None, dict | None]:
 
 def _rows(recording: measure.Recording | None) -> list[dict]:
     """Recorded calls of one query token over a contiguous 16-bit cache, the fastest of each mark."""
-    best: dict[tuple, dict] = {}
-    for row in recording.rows if recording else ():
-        plain = row["cache_dtype"] is None and row["page_size"] is None and row["lengths"] == "equal" and row["q_len"] == 1
-        if row["status"] != "ok" or row["operation"] not in MARKS or row["splits"] == "given" or not plain:
-            continue
-        work = next((word for word, of in WORK.items() if of == (row["batch"], row["context_len"])), None)
-        key = row["operation"], row["n_q_heads"], work
-        if work and row["head_dim_shared"] and (key not in best or row["median_s"] < best[key]["median_s"]):
-            best[key] = row
     return [
         {
-            "mark": MARKS[operation],
+            "mark": MARKS[label],
             "heads_of_row": n_heads,
             "work_of_row": work,
             "intensity": row["flops"] / row["cache_bytes"],
             "tflops": row["flops"] / row["median_s"] / 1e12,
             "seconds": row["median_s"],
         }
-        for (operation, n_heads, work), row in best.items()
+        for work, (batch, context_len) in WORK.items()
+        for label, found in forms(recording.rows if recording else (), batch, context_len).items()
+        for n_heads, row in found.items()
     ]
 
 
@@ -230,7 +228,8 @@ def mla_ridge() -> Explorer:
         .transform_calculate(intensity="heads * q_len * flops_of_a_pair / record")
         .transform_calculate(tflops="min(peak, bandwidth * datum.intensity) / 1e12")
     )
-    marks = dict(zip(MARKS.values(), ("#1f82c0", "#009e73"), strict=True)) if rows else {}
+    shown = {row["mark"] for row in rows}
+    marks = {mark: colour for mark, colour in COLOURS.items() if mark in shown}
     colours = colour_scale({f"{POINT}, at most": ORANGE, **marks})
     layers = [
         roofs.transform_filter("datum.corner == 1").mark_rule(color=GREY, strokeWidth=1).encode(x=x, strokeDash=dash),

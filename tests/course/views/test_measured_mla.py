@@ -20,6 +20,21 @@ def test_the_fastest_contiguous_call_is_taken(mla, recorded):
     assert not measured_mla.calls(mla.rows, "mla_decode", 3, 8192)
 
 
+def test_the_plain_form_is_taken_from_its_own_rows_where_it_has_some(mla):
+    plain, hopper, peer = measured_mla.forms(mla.rows, 64, 8192).values()
+    assert list(plain) == list(peer) == [16, 32, 64, 96, 128] and list(hopper) == [64, 96, 128]
+    assert [plain[heads]["operation"] for heads in (32, 64)] == ["mla_decode", "portable_mla_decode"]
+    assert all(hopper[heads]["operation"] == "mla_decode" for heads in hopper)
+    made = views.mla_heads(mla)
+    assert "From 64 heads on this GPU runs the form for Hopper" in made.caption and "for Hopper, recorded:" in made.alt
+
+
+def test_a_recording_of_one_form_has_no_second_series(mla):
+    rows = [row for row in mla.rows if not row["operation"].startswith("portable_")]
+    plain, hopper, _ = measured_mla.forms(rows, 64, 8192).values()
+    assert list(plain) == [16, 32, 64, 96, 128] and not hopper
+
+
 def test_both_ridges_are_named_in_heads(mla):
     made = views.mla_heads(mla)
     assert "109 by data sheet" in made.caption  # E6
@@ -41,6 +56,11 @@ def test_live_rows_are_drawn_and_named(mla, recorded):
     made = views.mla_heads(mla, live=live, live_label="live on this machine's toy")
     assert "Filled marks: live on this machine's toy." in made.caption
     assert made.png != views.mla_heads(mla).png
+    assert "plain Triton, live:" in made.alt and "for Hopper, live:" not in made.alt
+    shape = recorded.Shape.mla(64, 64, 8192)
+    both = [recorded.mla_row(shape), recorded.mla_row(shape, "portable_mla_decode", slower=2.5)]
+    made = views.mla_heads(mla, live=both)
+    assert "plain Triton, live:" in made.alt and "for Hopper, live:" in made.alt
 
 
 def test_a_recording_without_a_product_has_no_second_ridge(with_recording):
@@ -57,10 +77,11 @@ def test_expanded_prefill(with_recording):
 
 def test_the_explorer_s_points_are_the_recording_s(mla):
     rows = views.mla_ridge().spec()["datasets"]["recorded"]
-    assert len(rows) == 5 * 3 * 2
-    (one,) = [r for r in rows if (r["heads_of_row"], r["work_of_row"]) == (128, "64 × 8,192") and "course" in r["mark"]]
-    assert one["seconds"] == measured_mla.calls(mla.rows, "mla_decode", 64, 8192)[128]["median_s"]
-    assert one["intensity"] == pytest.approx(241.8, abs=0.05)
+    assert len(rows) == 3 * (5 * 2 + 3)
+    at = {r["mark"]: r for r in rows if (r["heads_of_row"], r["work_of_row"]) == (128, "64 × 8,192")}
+    for label, found in measured_mla.forms(mla.rows, 64, 8192).items():
+        assert at[mla_ridge.MARKS[label]]["seconds"] == found[128]["median_s"]
+    assert all(r["intensity"] == pytest.approx(241.8, abs=0.05) for r in at.values())
 
 
 def test_the_ridge_is_crossed_near_109_heads():

@@ -9,6 +9,7 @@ from course import measure
 from course.measure import comparison, ledger, record
 from course.measure.comparison import GOALS, WORKLOADS
 from course.measure.plans import KINDS
+from course.measure.shapes import Shape
 
 READ_RATE = 4.6e12
 PRODUCTS = 6.5e14
@@ -200,3 +201,47 @@ def test_only_the_part_between_the_marks_is_written(recorded, tmp_path):
 def test_the_page_is_not_behind_the_recordings():
     _, shown, _ = ledger.marked(ledger.PAGE, "ledger")
     assert shown.strip("\n") == ledger.render().strip("\n"), "write it: python -m course.measure --ledger"
+
+
+def test_the_figures_of_the_last_section_are_the_recordings():
+    found = {
+        name: comparison.entries(WORKLOADS[name], measure.latest("NVIDIA H200", WORKLOADS[name].kind))
+        for name in ("decode", "mla16", "mla128", "forward", "backward", "bits")
+    }
+
+    def portable(e) -> float:
+        """Seconds of the form that every GPU runs."""
+        return next(row["median_s"] for row in e.rows if row["operation"].startswith("portable_"))
+
+    def slower(e) -> float:
+        return portable(e) / e.ours["median_s"]
+
+    def fa3(e) -> float:
+        return next(row["median_s"] for row in e.rows if row["backend"] == "fa3")
+
+    def span(values, digits: int = 2) -> str:
+        low, *_, high = sorted(values)
+        return f"{low:.{digits}f} to {high:.{digits}f}"
+
+    many, losses = found["mla128"], [e.peer_ratio() for e in found["decode"] if e.result.startswith("loss")]
+    ratios, others = [e.ours["median_s"] / fa3(e) for e in many], [portable(e) / fa3(e) for e in many]
+    rates = [e.flop_rate / 1e12 for e in many][1:]
+    stops = max(e.ours["flops"] / portable(e) / 1e12 for e in many)
+    forward, backward = found["forward"], found["backward"]
+    bits = [e.speed_up for e in found["bits"] if e.shape.n_q_heads == 128 and e.shape.head_dim_shared]
+    halves = [comparison.entry(Shape.mla(batch, 32, 8192), many[0].recording).peer_ratio() for batch in (16, 64)]
+    words = (
+        f"portable form takes {span(map(slower, many))} times as long",
+        f"a ratio of {span(ratios)} where the portable form has {span(others)}",
+        f"at {span(rates, 0)} TFLOP/s where it stops at {stops:.0f}",
+        f"takes {span(map(slower, forward))} times as long forward, and {span(map(slower, backward[:2]))} times backward",
+        f"192/128: {backward[2].peer_ratio():.2f} of cuDNN's time",
+        f"takes {slower(backward[2]):.2f} of its time",
+        f"192/128: {forward[2].peer_ratio():.2f} of FlashInfer's time",
+        f"{min(losses) - 1:.0%} to {max(losses) - 1:.0%} to cuDNN in four of eight rows".replace("%", "", 1),
+        f"{max(e.peer_ratio() for e in found['mla16']):.2f} of FlashInfer's time for 128 sequences",
+        f"takes {halves[0]:.2f} (16 sequences of 8,192 tokens) and {halves[1]:.2f} times (64 of them)",
+        f"8 bits: {span(bits)} of the speed",
+    )
+    text = ledger.PAGE.read_text(encoding="utf-8").split("## What is lost, and why")[1]
+    assert [said for said in words if said not in text] == [] and len(losses) == 4

@@ -26,8 +26,9 @@ def forward_lab() -> Lab:
     return _lab(
         "forward",
         "Live lab: prefill on your GPU.",
-        "Choose heads, context and mask; the kernel of this chapter and PyTorch's backends are checked, then timed on your "
-        "CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it counts the keys that programs load.",
+        "Choose heads, context and mask; the kernel of this chapter (on a Hopper GPU both forms) and PyTorch's backends are "
+        "checked, then timed on your CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it counts the "
+        "keys that programs load.",
     )
 
 
@@ -36,9 +37,9 @@ def backward_lab() -> Lab:
     return _lab(
         "backward",
         "Live lab: gradients on your GPU.",
-        "Choose heads and context; the gradients of this page, the form with partials and PyTorch's backends are checked, then "
-        "timed on your CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it counts the bytes that both "
-        "forms put into memory.",
+        "Choose heads and context; the gradients of this page (on a Hopper GPU in both forms), those by partials and PyTorch's "
+        "backends are checked, then timed on your CUDA GPU and drawn as filled marks over the recorded ones. Without a GPU it "
+        "counts the bytes of gradients, summed in the program and by partials.",
     )
 
 
@@ -83,8 +84,13 @@ def _lab(direction: str, title: str, what: str) -> Lab:
 
 
 def points(shape: Shape) -> list[Point]:
-    """What a lab measures: our kernel, PyTorch's backends but MATH, and for shared heads the gradients by partials."""
+    """What a lab measures: our kernel, PyTorch's backends but MATH, and for shared heads the gradients by partials.
+
+    On a Hopper GPU, whose kernels are others, the portable form as well.
+    """
     contenders = [plans.ours(shape)]
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+        contenders.append(plans.portable(shape))
     contenders += [Point(shape, "sdpa", backend) for backend in BACKENDS if backend != "MATH"]
     if shape.direction == "backward" and shape.group_size > 1:
         contenders.append(plans.partial_sums(shape))

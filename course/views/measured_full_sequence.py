@@ -10,9 +10,11 @@ from . import style
 from .figures import Figure, figure
 
 TOKENS = 16384  # of all sequences together, in the recording's grid
-OURS = "this course's kernel"
+PLAIN = "plain Triton, the kernel shown"
+OURS = "kernels.attention"
 # (operation, backend) -> label, in the order of their colours.
 CONTENDERS = {
+    ("portable_attention", None): PLAIN,
     ("attention", None): OURS,
     ("sdpa", "CUDNN"): "PyTorch SDPA, cuDNN",
     ("sdpa", "FLASH"): "PyTorch SDPA, FLASH",
@@ -108,6 +110,8 @@ def whole_sequence_speed(
         lines.append("" if recording.current else "Recorded with an earlier version of the kernels.")
     else:
         lines.append("Nothing is recorded for this shape: only what is computed is drawn.")
+    if {PLAIN, OURS} <= recorded.keys():
+        lines.append("On a Hopper GPU kernels.attention runs kernels of its own for the usual widths, elsewhere the one shown.")
     lines.append(f"Filled marks: {live_label}." if mine else "")
     told = [
         f"{label}, {kind}: {_rate(rows[min(rows)]):.0f} TFLOP/s at {min(rows):,} tokens to {_rate(rows[max(rows)]):.0f} at "

@@ -10,6 +10,7 @@ from .base import (
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     Explorer,
     axis,
     chart,
@@ -34,11 +35,15 @@ WIDTHS = {"128, values 128": (128, 128), "192, values 128 (MLA expanded)": (192,
 MASKED = {"causal": True, "none": False}
 LINES = ("floor: FLOPs ÷ data sheet", "FLOPs ÷ recorded matrix product")
 
-OURS = "this course's kernel"
 # (operation, backend) -> what its marks are called.
-MARKS = {("attention", None): OURS, ("sdpa", "CUDNN"): "PyTorch SDPA, cuDNN", ("sdpa", "FLASH"): "PyTorch SDPA, FLASH"}
+MARKS = {
+    ("portable_attention", None): "plain Triton, the kernel shown",
+    ("attention", None): "kernels.attention, on Hopper",
+    ("sdpa", "CUDNN"): "PyTorch SDPA, cuDNN",
+    ("sdpa", "FLASH"): "PyTorch SDPA, FLASH",
+}
 PARTIALS = {("partials_then_sum", None): "partials, then their sum"}
-RINGS = (150, 75, 25)  # areas in pixels; equal times show as rings in one another
+RINGS = (190, 110, 55, 20)  # areas in pixels; equal times show as rings in one another
 
 TIME = (
     "{direction} of {n_q_heads} over {n_kv_heads}, keys {widths}, mask {mask}; {tokens} tokens in all. In "
@@ -197,7 +202,7 @@ def _time(direction: str, marks: dict) -> Explorer:
         .mark_line(strokeWidth=2, color=GREY)
         .encode(x=x, y=y, strokeDash=dash)
     )
-    colours = colour_scale(dict(zip(marks.values(), (BLUE, ORANGE, GREEN), strict=True)))
+    colours = colour_scale(dict(zip(marks.values(), (BLUE, PURPLE, ORANGE, GREEN), strict=True)))
     mine = alt.Chart(alt.NamedData("recorded")).transform_filter(
         "datum.n_q_heads == n_q_heads && datum.n_kv_heads == kv_heads && datum.widths == widths && datum.mask == mask"
     )

@@ -36,7 +36,9 @@ BYTES = (
     "written and read again, and the sum is written too: {times} × the traffic, {extra} more at the {bandwidth} of one "
     "{gpu}. {recorded}"
 )
-RECORDED = "Recorded: {partials} with partials, {ours} without."
+# Partials are made in plain Triton only.
+RECORDED = "Recorded, both in plain Triton: {partials} with partials, {ours} without."
+RECORDED_ON_HOPPER = "Recorded: {partials} with partials in plain Triton, {ours} by another kernel, the one for Hopper."
 UNRECORDED = "Nothing is recorded for this choice."
 
 
@@ -50,13 +52,12 @@ def _recorded_phrases() -> tuple[measure.Recording | None, dict[str, str]]:
         for row in found[0].select(**same, head_dim_qk=HEAD_DIM, head_dim_v=HEAD_DIM, dtype="bfloat16"):
             shape = f"{row['n_q_heads']}/{row['n_kv_heads']}/{row['batch']}"
             of_shape.setdefault(shape, {})[row["operation"]] = row["median_s"]
-        phrases = {
-            shape: RECORDED.format(
-                partials=costs.format_seconds(times["partials_then_sum"]), ours=costs.format_seconds(times["attention"])
-            )
-            for shape, times in of_shape.items()
-            if {"partials_then_sum", "attention"} <= times.keys()
-        }
+        for shape, times in of_shape.items():
+            ours = times.get("portable_attention") or times.get("attention")
+            if ours and "partials_then_sum" in times:
+                words = RECORDED if "portable_attention" in times else RECORDED_ON_HOPPER
+                seconds = {"partials": times["partials_then_sum"], "ours": ours}
+                phrases[shape] = words.format(**{name: costs.format_seconds(s) for name, s in seconds.items()})
     return (found[0] if found else None), phrases
 
 

@@ -86,7 +86,7 @@ def full_sequence_row(shape: Shape, operation="attention", backend=None, slower=
 
 
 def full_sequence_recording() -> measure.Recording:
-    """Of kind 'prefill': cuDNN a tenth faster than ours, FLASH and partial gradients slower; a chunk over a cached prefix."""
+    """Of kind 'prefill': cuDNN a tenth faster than ours, all else slower, MQA's gradients not in plain form; a chunk."""
     rows = []
     for direction in ("forward", "backward"):
         for n_kv_heads, width in ((32, 128), (8, 128), (1, 128), (16, 192)):
@@ -101,6 +101,8 @@ def full_sequence_recording() -> measure.Recording:
                     full_sequence_row(shape, "sdpa", "CUDNN", slower=0.9),
                     full_sequence_row(shape, "sdpa", "FLASH", slower=1.5),
                 ]
+                if direction == "forward" or n_kv_heads > 1:
+                    rows.append(full_sequence_row(shape, "portable_attention", slower=1.2))
                 if direction == "backward" and n_q_heads > n_kv_heads:
                     rows.append(full_sequence_row(shape, "partials_then_sum", slower=1.25))
     rows += [full_sequence_row(Shape(2, 32, 8, 8192, q_len=q_len), slower=2.0) for q_len in (64, 1024)]

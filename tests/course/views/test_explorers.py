@@ -265,3 +265,9 @@ def test_a_sentence_is_the_same_template_in_both():
     expression = base.vega_sentence('a "quoted" {x}, {y}', x="1 + 1", y="'z'")
     spec = {"$schema": "https://vega.github.io/schema/vega-lite/v5.20.1.json", "params": []}
     assert evaluate(spec, {}, {"is": expression}, {"values": [{}]}, [])[0]["is"] == 'a "quoted" 2, z'
+
+
+def test_gradients_say_which_kernels_the_recorded_times_are_of(with_recording):
+    sentence = made("gradient_bytes").sentence_of
+    assert "Recorded, both in plain Triton" in sentence(n_q_heads=32, n_kv_heads=8, batch=2)
+    assert "another kernel, the one for Hopper" in sentence(n_q_heads=32, n_kv_heads=1, batch=2)

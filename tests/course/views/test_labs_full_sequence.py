@@ -72,3 +72,11 @@ def test_what_is_measured_for_shared_heads_includes_the_partials():
     assert [str(point) for point in labs_full_sequence.points(shape)] == [
         "attention", "sdpa/FLASH", "sdpa/CUDNN", "sdpa/EFFICIENT", "partials_then_sum",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "forms"), [((8, 9), ["attention"]), ((9, 0), ["attention", "portable_attention"])])
+def test_on_hopper_both_forms_are_measured(monkeypatch, capability, forms):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    points = labs_full_sequence.points(labs_full_sequence.Shape(8, 32, 8, 2048, q_len=2048))
+    assert [str(point) for point in points if point.operation.endswith("attention")] == forms

@@ -13,7 +13,8 @@ def whole(recorded):
 
 def test_the_words_are_the_recording_s(whole):
     made = views.whole_sequence_speed(whole)
-    assert "this course's kernel, recorded: 500 TFLOP/s at 1,024 tokens to 500 at 16,384." in made.alt
+    assert "kernels.attention, recorded: 500 TFLOP/s at 1,024 tokens to 500 at 16,384." in made.alt
+    assert "the kernel shown, recorded: 417" in made.alt and "kernels of its own" in made.caption
     assert "cuDNN, recorded: 556" in made.alt and whole.label in made.caption
     assert "partials" not in made.alt
 
@@ -32,7 +33,7 @@ def test_live_rows_are_drawn_with_any_batch(whole, recorded):
     shape = measured_full_sequence.Shape(1, 32, 8, 2048, q_len=2048, dtype="float16")
     live = [recorded.full_sequence_row(shape, slower=10.0)]
     made = views.whole_sequence_speed(whole, live=live, live_label="live on a toy")
-    assert "live: 50 TFLOP/s at 2,048 tokens" in made.alt and "Filled marks: live on a toy." in made.caption
+    assert "kernels.attention, live: 50 TFLOP/s at 2,048 tokens" in made.alt and "Filled marks: live on a toy." in made.caption
 
 
 def test_the_floor_is_memory_where_a_call_computes_little(recorded):

@@ -131,8 +131,9 @@ def verdicts(
                         fault = "the process that grades it ended (out of memory?), and again when it was tried alone"
                         yield *each, {"fault": fault, "assignment": each[0], "student": each[1]}
             except BaseException:
+                workers = list((pool._processes or {}).values())  # the pool forgets them when it is shut down
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(pool._processes.values()):
+                for process in workers:
                     process.kill()
                 raise
 

@@ -208,7 +208,7 @@ def calculator() -> Explorer:
         windows="m.sliding > 0 ? "
         + vega_sentence(WINDOWS, layers="m.sliding", all="m.layers", window="format(m.window, ',')")
         + " : ''",
-        experts="m.total > m.active ? " + vega_sentence(EXPERTS, share="format(1 - pow(m.unread, batch), '.0%')") + " : ''",
+        experts="m.total > m.active ? " + vega_sentence(EXPERTS, share="format(1 - pow(m.unread, batch), '.1%')") + " : ''",
         beyond="context > m.longest ? " + vega_sentence(BEYOND, longest="format(m.longest, ',')") + " : ''",
     )
     contexts = sorted({round(512 * 2 ** (i / 4)) for i in range(37)})
@@ -273,7 +273,7 @@ def calculator() -> Explorer:
             windows=WINDOWS.format(layers=one.n_window_layers, all=one.n_layers, window=f"{one.window:,}")
             if one.window
             else "",
-            experts=EXPERTS.format(share=f"{share:.0%}") if one.total_params > one.active_params else "",
+            experts=EXPERTS.format(share=f"{share:.1%}") if one.total_params > one.active_params else "",
             beyond=BEYOND.format(longest=f"{one.max_context:,}") if s.beyond_context else "",
         )
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 import kernels
-from course.grading import release, student
+from course.grading import release
 from course.grading.answers import Local
 from course.grading.assignments import ASSIGNMENTS
 from course.grading.tasks import PUBLIC_SEED, judge
@@ -29,19 +29,6 @@ def name(request):
 @pytest.fixture(scope="module")
 def source(name):
     return nbformat.read(release.SOURCES / f"{name}.ipynb", as_version=4)
-
-
-@pytest.fixture(scope="module")
-def shell():
-    """An IPython of its own: it keeps the text of cells, which Triton reads, and knows the magics."""
-    from IPython.core.interactiveshell import InteractiveShell
-    from traitlets.config import Config
-
-    made = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    # The module registers it where it is first imported in a shell; here another test may have imported it before.
-    made.register_magic_function(student.change, "cell", "change")
-    yield made
-    InteractiveShell.clear_instance()
 
 
 def _metadata(cell) -> dict:

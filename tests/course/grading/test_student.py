@@ -1,19 +1,9 @@
 """What a notebook imports: a check that never raises, and the magic that changes a copy of our code."""
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from course.grading import student
 from course.grading.assignments import ASSIGNMENTS
-
-
-@pytest.fixture
-def shell():
-    made = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    student._register()
-    yield made
-    InteractiveShell.clear_instance()
 
 
 def test_a_cell_changes_a_copy(shell):

@@ -38,7 +38,8 @@ def test_without_jupyter_the_notebooks_are_left_out_and_named(monkeypatch):
 def test_report_has_every_run_and_the_status_is_the_worst(gpu, monkeypatch, tmp_path, capsys, second):
     for name, passes in (("one", True), ("two", second)):
         (tmp_path / f"test_{name}.py").write_text(TESTS.format(passes))
-    runs = [[str(tmp_path / f"test_{name}.py"), "-p", "no:cacheprovider"] for name in ("one", "two")]
+    here = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}"]  # otherwise names begin where this file and the course part
+    runs = [[str(tmp_path / f"test_{name}.py"), *here] for name in ("one", "two")]
     monkeypatch.setattr(gpu_test, "parts", lambda: (runs, ["something"]))
     with pytest.raises(SystemExit) as stopped:
         gpu_test.main(["--report", str(tmp_path / "kept")])

@@ -121,12 +121,23 @@ def collect(folder: Folder, place: Path, assignment: str, pattern: str | None = 
     return said
 
 
+def _handed_in(place: Path) -> datetime | None:
+    """When what lies in a student's folder was handed in."""
+    try:
+        return datetime.strptime((place / "timestamp.txt").read_text().strip(), "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
+    except (OSError, ValueError):
+        return None  # somebody put the file there by hand
+
+
 def _take(folder: Folder, student: str, assignment: str, handed: Handed, said: list[str]) -> bool:
     place = folder.root / "submitted" / student / assignment
     path = place / f"{assignment}.ipynb"
     if path.exists():
         old = path.read_bytes()
         if old == handed.data:
+            return False
+        if (before := _handed_in(place)) is not None and handed.time < before:
+            said.append(f"{student}: {handed.path} is older than what was collected before, which stays")
             return False
         when = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
         kept = folder.root / "earlier" / student / assignment / f"{when}.ipynb"

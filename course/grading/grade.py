@@ -19,7 +19,7 @@ from .confine import Limits
 from .draw import Draw
 from .judge import Wrong
 from .remote import Remote, Server, Session
-from .tasks import Assignment, Line, Report, Task, judge
+from .tasks import UNANSWERED, Assignment, Line, Report, Task, judge
 
 MOST_STOPS = 2
 """How often the answer of one task may end its process, or have to be stopped, before its other properties count as lost."""
@@ -59,7 +59,9 @@ def grade(
             if name in names:
                 task = assignment.task(name)
                 if _untouched(task, region, handed_out):
-                    reports[name] = _lost(task, "unanswered", "not answered yet")
+                    reports[name] = _lost(task, "unanswered", f"{UNANSWERED}: the cell is as it was handed out")
+                elif lacking := _lacking(task, region, handed_out):
+                    reports[name] = _lost(task, "wrong", lacking)
                 elif spoilt := [cells[c.id]["ended"] for c in region if cells[c.id]["replaced"]]:
                     reports[name] = _lost(task, "failed", f"its cell: {'; '.join(spoilt)}")
                 else:
@@ -89,9 +91,21 @@ def _untouched(task: Task, region: list[NotebookNode], handed_out: dict[str, str
     added = [cell for cell in region if rebuild.grade_id(cell) is None]
     return (
         bool(answers)
-        and all(cell.source.strip() == handed_out[rebuild.grade_id(cell)].strip() for cell in answers)
+        and all(rebuild.same_code(cell.source, handed_out[rebuild.grade_id(cell)]) for cell in answers)
         and not any(rebuild.root_name(task.answer) in rebuild.defined(cell.source) for cell in added)
     )
+
+
+def _lacking(task: Task, region: list[NotebookNode], handed_out: dict[str, str]) -> str:
+    """What a repair lacks: without the definition that holds the bug, the rest of the package is right as we ship it."""
+    if task.kind != "fix":
+        return ""
+    answers = [cell.source for cell in region if cell.cell_type == "code" and rebuild.changes(cell.source)]
+    asked = [handed_out[rebuild.grade_id(cell)] for cell in region if rebuild.is_answer(cell)]
+    wanted = {pair for source in asked for pair in rebuild.changed_definitions(source)}
+    there = {pair for source in answers for pair in rebuild.changed_definitions(source)}
+    names = ", ".join(f"`{name}`" for _, name in sorted(wanted - there))
+    return f"the cell no longer holds {names}, which was handed out to be mended" if names else ""
 
 
 def _lost(task: Task, state: str, message: str) -> Report:
@@ -103,13 +117,13 @@ def _judged(session: Session, task: Task, draws: list[Draw], why: str) -> Report
     stops = 0
 
     def guarded(check: Callable) -> Callable:
-        def looked_at(_, draw) -> None:
+        def looked_at(_, draw) -> str | None:
             nonlocal stops
             if stops >= MOST_STOPS:
                 raise Wrong("not looked at, because the answer had ended its process or been stopped before")
             try:
                 with session.within(task.seconds):
-                    check(_There(session, task.answer, why), draw)
+                    return check(_There(session, task.answer, why), draw)
             finally:
                 stops += session.sock is None
 

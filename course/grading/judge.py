@@ -26,12 +26,21 @@ def number(value, name: str = "your answer") -> float:
     return float(value)
 
 
+def _returned(value) -> None:
+    if value is None:
+        raise NotImplementedError("not answered yet: it returned None (is a `return` missing?)")
+
+
+def _kind(value) -> str:
+    """Name of a value's type, as the learner knows it."""
+    return "an object that is no tensor, number, list or dictionary" if hasattr(value, "observe") else type(value).__name__
+
+
 def tensor(value, shape: Sequence[int], name: str = "the result", dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor of this shape (and dtype) on the CPU, or `Wrong` with what came instead."""
-    if value is None:
-        raise NotImplementedError
+    _returned(value)
     if not isinstance(value, torch.Tensor):
-        raise Wrong(f"{name} must be a tensor of shape {list(shape)}, got {type(value).__name__}")
+        raise Wrong(f"{name} must be a tensor of shape {list(shape)}, got {_kind(value)}")
     if list(value.shape) != list(shape):
         raise Wrong(f"{name} must have shape {list(shape)}, got {list(value.shape)}")
     if dtype is not None and value.dtype != dtype:
@@ -41,10 +50,9 @@ def tensor(value, shape: Sequence[int], name: str = "the result", dtype: torch.d
 
 def parts(value, n: int, names: str) -> tuple:
     """A tuple or list of n results, or `Wrong`."""
-    if value is None:
-        raise NotImplementedError
+    _returned(value)
     if not isinstance(value, tuple | list) or len(value) != n:
-        came = f"{len(value)} values" if isinstance(value, tuple | list) else type(value).__name__
+        came = f"{len(value)} values" if isinstance(value, tuple | list) else _kind(value)
         raise Wrong(f"the function must return {n} values ({names}), got {came}")
     return tuple(value)
 

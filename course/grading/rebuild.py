@@ -198,6 +198,38 @@ def defined(source: str) -> set[str]:
     return names
 
 
+def _body(source: str) -> list[ast.stmt] | None:
+    """Statements of a cell, below its magic; None for what is no Python."""
+    lines = source.strip().split("\n")
+    try:
+        return ast.parse("\n".join(lines[1:] if lines[0].startswith("%%") else lines)).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two cells differ in comments and layout at most."""
+    first, second = one.strip().split("\n")[0].split(), other.strip().split("\n")[0].split()
+    magic = any(line[:1] and line[0].startswith("%%") for line in (first, second))
+    bodies = [_body(source) for source in (one, other)]
+    if None in bodies or (magic and first != second):
+        return one.strip() == other.strip()
+    return ast.dump(ast.Module(bodies[0], [])) == ast.dump(ast.Module(bodies[1], []))
+
+
+def changes(source: str) -> bool:
+    """Whether a cell changes a file of ours: ``%%change FILE as NAME``."""
+    return CHANGE_AS.match(source.lstrip()) is not None
+
+
+def changed_definitions(source: str) -> set[tuple[str, str]]:
+    """(file, name) of the definitions that a changing cell holds; none if it is no Python, which shows when it is run."""
+    if not changes(source):
+        return set()
+    file = source.split()[1]
+    return {(file, name) for node in _body(source) or () if (name := getattr(node, "name", None))}
+
+
 def _extras(cells: list[Found], places: dict[int, int]) -> dict[int, list[NotebookNode]]:
     """The learner's own cells, by the cell of the release after which they stood (-1: before all)."""
     of, last, after = {j: i for i, j in places.items()}, -1, {}

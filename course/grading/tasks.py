@@ -12,6 +12,7 @@ from .judge import NotHere, Wrong
 
 KINDS = ("predict", "fix", "build", "stretch")
 PUBLIC_SEED = "public"
+UNANSWERED = "not answered yet"
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,20 @@ class Report:
     def points(self) -> int:
         return sum(line.points for line in self.lines)
 
+    @property
+    def _unanswered(self) -> bool:
+        return bool(self.lines) and all(line.state == "unanswered" for line in self.lines)
+
     def _verdict(self) -> str:
-        if self.lines and all(line.state == "unanswered" for line in self.lines):
-            return "not answered yet"
+        if self._unanswered:
+            return self.lines[0].message
         where = " in the public checks" if self.public else ""
         unseen = sum(line.points for line in self.lines if line.state == "not here")
         return f"{self.got} of {self.points} points{where}{f', {unseen} of them not looked at here' if unseen else ''}"
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self._verdict()}"]
-        if self._verdict() != "not answered yet":
+        if not self._unanswered:
             for line in self.lines:
                 lines.append(f"  {line.state:<10} {line.got}/{line.points}  {line.name}: {line.message or line.about}")
         return "\n".join(lines)
@@ -147,7 +152,7 @@ class Report:
             f"<b>{html.escape(line.name)}</b><br>{html.escape(line.message or line.about)}</td></tr>"
             for line in self.lines
         )
-        table = f"<table><tbody>{rows}</tbody></table>" if self._verdict() != "not answered yet" else ""
+        table = "" if self._unanswered else f"<table><tbody>{rows}</tbody></table>"
         return f"<p><b>{html.escape(self.title)}</b>: {self._verdict()}</p>{table}"
 
 
@@ -178,13 +183,13 @@ def _state(prop: Property, answer: Answer, draw: Draw) -> tuple[str, str]:
             # A wrong answer may divide by zero; a graded cell has to be silent on stderr.
             warnings.simplefilter("ignore")
             return "ok", prop(answer, draw) or ""
-    except NotImplementedError:
-        return "unanswered", "not answered yet"
+    except NotImplementedError as error:
+        return "unanswered", str(error) if str(error).startswith(UNANSWERED) else UNANSWERED
     except Wrong as wrong:
         return "wrong", str(wrong)
     except NotHere as reason:
         return "not here", str(reason)
-    except Exception as error:  # a learner's code may raise anything
+    except (Exception, SystemExit) as error:  # a learner's code may raise anything
         return "failed", _said(error)
 
 

@@ -110,3 +110,12 @@ def test_bad_input_is_refused(folder, tmp_path):
         collect.collect(folder, tmp_path, NAME, "(")
     with pytest.raises(Refusal, match="no group"):
         collect.collect(folder, tmp_path, NAME, "(.*)")
+
+
+def test_an_older_file_stays_out_in_a_later_call_too(folder, tmp_path):
+    put(tmp_path / "now", f"ada/{NAME}.ipynb", b"new")
+    put(tmp_path / "found again", f"ada/{NAME}.ipynb", b"old", age=1000)
+    collect.collect(folder, tmp_path / "now", NAME)
+    said = collect.collect(folder, tmp_path / "found again", NAME)
+    assert any("is older than what was collected before" in line for line in said)
+    assert (folder.root / "submitted" / "ada" / NAME / f"{NAME}.ipynb").read_bytes() == b"new"

@@ -134,3 +134,19 @@ def test_a_repair_in_a_cell_of_ones_own_counts(server):
         notebook.cells.insert(5, nbformat.v4.new_code_cell(RIGHT["second"]))
 
     assert got(graded(server, handed_in(second="pass", change=change)))["second"] == 4
+
+
+@pytest.mark.parametrize(
+    "cell", ["import kernels as mended", "%%change kernels/plan.py as mended\ndef ceil_div(a, b): return -(-a // b)\n"]
+)
+def test_a_repair_without_the_definition_that_was_handed_out(server, cell):
+    assignment = ASSIGNMENTS["05_flash_decoding"]
+    submission = release.solved(assignment.name, "class")
+    handed_out = release.without_solutions(submission)
+    fix = next(task for task in assignment.tasks if task.kind == "fix")
+    root = rebuild.root_name(fix.answer)
+    next(c for c in submission.cells if rebuild.grade_id(c) == f"{fix.name}-answer").source = cell.replace("mended", root)
+    made, _ = rebuild.rebuild(handed_out, nbformat.writes(submission).encode(), assignment)
+    verdict = grade.grade(made, handed_out, assignment, "hidden", server, draws=1)
+    assert got(verdict) == {task.name: 0 if task is fix else task.max_points for task in assignment.tasks}
+    assert all("was handed out to be mended" in line for line in said(verdict, fix.name))

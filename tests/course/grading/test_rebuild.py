@@ -100,3 +100,27 @@ def test_text_that_is_no_utf8_inside_json_is_taken():
     made, _ = rebuilt(handed_in(first="given = {'n': 7}  # \\ud800".replace("\\ud800", "\ud800")))
     assert "given = {'n': 7}" in sources(made)[2]
     nbformat.writes(made).encode()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("x = 1", "x = 1  # looked at it", True),
+        (
+            "%%change kernels/a.py as mended\ndef f(): return 1",
+            "%%change kernels/a.py as mended\ndef f():\n    return 1\n",
+            True,
+        ),
+        ("%%change kernels/a.py as mended\nX = 1", "%%change kernels/b.py as mended\nX = 1", False),
+        ("x = 1", "x = 2", False),
+        ("def", "def  # no Python", False),
+    ],
+)
+def test_code_is_the_same_whatever_its_comments_and_layout(one, other, same):
+    assert rebuild.same_code(one, other) == same
+
+
+def test_the_definitions_of_a_change():
+    cell = "%%change kernels/merge.py as mended\nimport torch\nX = 1\n@f\ndef merge(): ...\n"
+    assert rebuild.changed_definitions(cell) == {("kernels/merge.py", "merge")}
+    assert rebuild.changed_definitions("def merge(): ...") == rebuild.changed_definitions("%%change a.py as b\ndef") == set()

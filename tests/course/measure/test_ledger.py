@@ -236,7 +236,6 @@ def test_the_figures_of_the_last_section_are_the_recordings():
         f"at {span(rates, 0)} TFLOP/s where it stops at {stops:.0f}",
         f"takes {span(map(slower, forward))} times as long forward, and {span(map(slower, backward[:2]))} times backward",
         f"192/128: {backward[2].peer_ratio():.2f} of cuDNN's time",
-        f"takes {slower(backward[2]):.2f} of its time",
         f"192/128: {forward[2].peer_ratio():.2f} of FlashInfer's time",
         f"{min(losses) - 1:.0%} to {max(losses) - 1:.0%} to cuDNN in four of eight rows".replace("%", "", 1),
         f"{max(e.peer_ratio() for e in found['mla16']):.2f} of FlashInfer's time for 128 sequences",

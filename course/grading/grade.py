@@ -60,10 +60,10 @@ def grade(
                 task = assignment.task(name)
                 if _untouched(task, region, handed_out):
                     reports[name] = _lost(task, "unanswered", f"{UNANSWERED}: the cell is as it was handed out")
-                elif lacking := _lacking(task, region, handed_out):
-                    reports[name] = _lost(task, "wrong", lacking)
                 elif spoilt := [cells[c.id]["ended"] for c in region if cells[c.id]["replaced"]]:
                     reports[name] = _lost(task, "failed", f"its cell: {'; '.join(spoilt)}")
+                elif lacking := _lacking(task, region, handed_out):
+                    reports[name] = _lost(task, "wrong", lacking)
                 else:
                     draw = streams.of(f"{assignment.name}.{name}")
                     reports[name] = _judged(session, task, [draw.of(i) for i in range(draws)], _why(cells, region))

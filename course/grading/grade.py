@@ -100,10 +100,9 @@ def _lacking(task: Task, region: list[NotebookNode], handed_out: dict[str, str])
     """What a repair lacks: without the definition that holds the bug, the rest of the package is right as we ship it."""
     if task.kind != "fix":
         return ""
-    answers = [cell.source for cell in region if cell.cell_type == "code" and rebuild.changes(cell.source)]
     asked = [handed_out[rebuild.grade_id(cell)] for cell in region if rebuild.is_answer(cell)]
     wanted = {pair for source in asked for pair in rebuild.changed_definitions(source)}
-    there = {pair for source in answers for pair in rebuild.changed_definitions(source)}
+    there = {pair for cell in region for pair in rebuild.changed_definitions(cell.source)}
     names = ", ".join(f"`{name}`" for _, name in sorted(wanted - there))
     return f"the cell no longer holds {names}, which was handed out to be mended" if names else ""
 

@@ -184,12 +184,8 @@ def defined(source: str) -> set[str]:
     change = CHANGE_AS.match(source.lstrip())
     if change:
         return {change[1]}
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
     names = set()
-    for node in body:
+    for node in _parsed(source) or ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -198,36 +194,36 @@ def defined(source: str) -> set[str]:
     return names
 
 
-def _body(source: str) -> list[ast.stmt] | None:
-    """Statements of a cell, below its magic; None for what is no Python."""
-    lines = source.strip().split("\n")
+def _parsed(text: str) -> list[ast.stmt] | None:
+    """Statements of a text; None for what is no Python."""
     try:
-        return ast.parse("\n".join(lines[1:] if lines[0].startswith("%%") else lines)).body
+        return ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
+def _split(source: str) -> tuple[list[str], str]:
+    """The words of a cell's magic, none if it has none, and the text below it."""
+    first, _, rest = source.strip().partition("\n")
+    return (first.split(), rest) if first.startswith("%%") else ([], source.strip())
+
+
 def same_code(one: str, other: str) -> bool:
     """Whether two cells differ in comments and layout at most."""
-    first, second = one.strip().split("\n")[0].split(), other.strip().split("\n")[0].split()
-    magic = any(line[:1] and line[0].startswith("%%") for line in (first, second))
-    bodies = [_body(source) for source in (one, other)]
-    if None in bodies or (magic and first != second):
+    (magic, text), (other_magic, other_text) = _split(one), _split(other)
+    bodies = _parsed(text), _parsed(other_text)
+    if None in bodies:
         return one.strip() == other.strip()
-    return ast.dump(ast.Module(bodies[0], [])) == ast.dump(ast.Module(bodies[1], []))
-
-
-def changes(source: str) -> bool:
-    """Whether a cell changes a file of ours: ``%%change FILE as NAME``."""
-    return CHANGE_AS.match(source.lstrip()) is not None
+    first, second = (ast.dump(ast.Module(body, [])) for body in bodies)
+    return magic == other_magic and first == second
 
 
 def changed_definitions(source: str) -> set[tuple[str, str]]:
-    """(file, name) of the definitions that a changing cell holds; none if it is no Python, which shows when it is run."""
-    if not changes(source):
+    """(file, name) of the definitions that a cell puts into a file of ours; none for what is no Python."""
+    if not CHANGE_AS.match(source.lstrip()):
         return set()
-    file = source.split()[1]
-    return {(file, name) for node in _body(source) or () if (name := getattr(node, "name", None))}
+    (_, file, *_), text = _split(source)
+    return {(file, name) for node in _parsed(text) or () if (name := getattr(node, "name", None))}
 
 
 def _extras(cells: list[Found], places: dict[int, int]) -> dict[int, list[NotebookNode]]:

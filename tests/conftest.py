@@ -9,10 +9,12 @@ import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import kernels  # noqa: F401
+import kernels
 
 # Files that take long come first: one at the end would keep one process busy while the others have nothing left to do.
 FIRST = ("tests/kernels/test_tiles.py", "tests/kernels/", "notebooks/")
+# Files whose tests share what takes long to compile.
+COMPILED_ONCE = ("tests/kernels/test_tiles.py",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,12 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Keep a file in one process (the cells of a notebook share a kernel), and all tests of one page of the site."""
+    """Keep a file in one process (the cells of a notebook share a kernel), and all tests of one page of the site.
+
+    On a GPU, which has cores to compile beside it, each kernel test with all its cases goes where there is room.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            return test.partition("[")[2] if file.startswith("tests/site/") and "[" in test else file
+            if file.startswith("tests/site/") and "[" in test:
+                return test.partition("[")[2]
+            if kernels.MODE == "compiled" and file.startswith("tests/kernels/") and file not in COMPILED_ONCE:
+                return f"{file}::{test.partition('[')[0]}"
+            return file
 
     return Scheduling(config, log)

@@ -9,7 +9,7 @@ answers      a learner's answer as a property sees it, and what a call did
 judge        comparisons whose messages teach
 draw         fresh input from a seed
 release      a source with its values drawn; the same without its solutions
-packages     copies of our packages with definitions replaced
+packages     definitions of our files, and copies of our packages with some replaced
 source       brings a source in line with its tasks
 guide        what the book tells of all this
 

@@ -1,43 +1,9 @@
-"""Copies of our packages with a few definitions replaced: a learner's repair, or a mutant.
-
-A copy lies in a fresh folder under a fresh name. Rewriting a path in place would not do: within the same second Python takes
-the old bytecode for the new text.
-"""
+"""Definitions of our files: found, replaced by a learner's, and loaded as a copy of the package."""
 
 import ast
-import difflib
-import importlib.util
-import itertools
-import shutil
-import sys
-import tempfile
-import warnings
-from pathlib import Path
 from types import ModuleType
 
-from ..session import ROOT
-
-CONTENTS = {"kernels": ("*.py",), "course": ("__init__.py", "costs", "layers")}
-"""What a copy of each package holds. The rest of ``course`` is not for changing."""
-
-_numbers = itertools.count(1)
-_folders = []  # temporary folders live as long as the process: a traceback reads the file again
-
-
-def shipped_text(file: str) -> str:
-    """Text of a file of ours, by its path in the repository."""
-    return _path(file).read_text(encoding="utf-8")
-
-
-def _path(file: str) -> Path:
-    package = file.split("/")[0]
-    path = ROOT / file
-    if package not in CONTENTS or ".." in file or not file.endswith(".py"):
-        raise ValueError(f"file must be a Python file in kernels/, course/costs/ or course/layers/, got {file!r}")
-    if not path.is_file():
-        near = difflib.get_close_matches(file, [str(p.relative_to(ROOT)) for p in ROOT.glob(f"{package}/**/*.py")], 1)
-        raise ValueError(f"there is no file {file!r}{f'; did you mean {near[0]!r}?' if near else ''}")
-    return path
+from ..copies import shipped_text, with_text
 
 
 def _names(node: ast.stmt) -> tuple[str, ...]:
@@ -99,42 +65,6 @@ def replace_definitions(text: str, new: str, file: str = "the file") -> str:
         lines[first:end] = (extra if first == start else []) + block
     head = _span(ast.parse(text).body[0])[1] if ast.get_docstring(ast.parse(text)) is not None else 0
     return "".join(lines[:head] + imports + lines[head:])
-
-
-def with_text(file: str, text: str) -> ModuleType:
-    """A copy of the package of ``file`` under a fresh name, imported, in which the file has this text.
-
-    ``kernels`` comes as the package itself, ``course`` with its ``costs`` and ``layers``.
-    """
-    _path(file)
-    package = file.split("/")[0]
-    name = f"{package}_changed_{next(_numbers)}"
-    folder = tempfile.TemporaryDirectory(prefix="mha-to-mla-")
-    _folders.append(folder)
-    root = Path(folder.name) / name
-    root.mkdir()
-    for pattern in CONTENTS[package]:
-        for path in sorted((ROOT / package).glob(pattern)):
-            if path.is_dir():
-                shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(path, root / path.name)
-    (root.parent / name / Path(file).relative_to(package)).write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, root / "__init__.py", submodule_search_locations=[str(root)])
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Triton is not installed")  # said by the package itself already
-            spec.loader.exec_module(module)
-        if package == "course":
-            for part in ("costs", "layers"):
-                importlib.import_module(f"{name}.{part}")
-    except BaseException:
-        for key in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
-            del sys.modules[key]
-        raise
-    return module
 
 
 def changed(file: str, new: str) -> ModuleType:

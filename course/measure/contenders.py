@@ -8,7 +8,9 @@ exists and is not timed.
 Peers are optional: one that is missing or refuses becomes a row that says why.
 """
 
+import concurrent.futures
 import functools
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from torch.nn.attention import SDPBackend, bias, sdpa_kernel
 
 import kernels
 
+from . import steps
 from .shapes import PORTABLE, Point, Shape
 
 Inputs = dict[str, torch.Tensor]  # by the argument names of our kernels
@@ -107,9 +110,39 @@ def ours(point: Point) -> Contender:
     return contender
 
 
-def _attention(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Answer:
-    out, lse = kernels.attention(q, k, v, causal=shape.causal and shape.q_len > 1)
+def _attention(shape: Shape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, package=kernels) -> Answer:
+    out, lse = package.attention(q, k, v, causal=shape.causal and shape.q_len > 1)
     return (out,), lse
+
+
+def with_steps_undone(point: Point) -> Contender:
+    """Our full-sequence kernel for Hopper with steps undone. Raises ``kernels.Unsupported`` where it would not run."""
+    package = steps.load(steps.VARIANTS[point.backend])
+
+    def contender(x: Inputs) -> Call:
+        q, k, v = x["q"], x["k"], x["v"]
+        if not package.forward_hopper.faster(q, k, v):
+            raise kernels.Unsupported("steps can be undone only where the kernel for Hopper runs")
+        return functools.partial(_attention, point.shape, q, k, v, package)
+
+    return contender
+
+
+def compile_steps(points: Sequence[Point], device: torch.device) -> None:
+    """Compile the variants among the points over all cores: one after the other they would take minutes.
+
+    What fails here fails again when it is measured, and is told there.
+    """
+    needed = {(p.backend, p.shape.head_dim_qk): p for p in points if p.operation == "attention_steps"}
+
+    def run(point: Point) -> None:
+        s, dtype = point.shape, getattr(torch, point.shape.dtype)
+        q = torch.zeros(s.batch, s.n_q_heads, s.q_len, s.head_dim_qk, dtype=dtype, device=device)
+        k = torch.zeros(s.batch, s.n_kv_heads, s.context_len, s.head_dim_qk, dtype=dtype, device=device)
+        with_steps_undone(point)({"q": q, "k": k, "v": k[..., : s.head_dim_v].contiguous()})()
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        pool.map(run, needed.values())
 
 
 def _decoded(shape: Shape, out: torch.Tensor, lse: torch.Tensor) -> Answer:
@@ -227,7 +260,7 @@ def flashinfer(point: Point) -> Contender:
 
 PEERS = {"sdpa": sdpa, "repeat_sdpa": sdpa, "flex": flex, "flashinfer": flashinfer}
 FORMS = {"copy_heads": copy_heads, "matmul": matmul}  # what people write, to learn from; no peer
-CONTENDERS = PEERS | FORMS | {"partials_then_sum": partial_sums}
+CONTENDERS = PEERS | FORMS | {"partials_then_sum": partial_sums, "attention_steps": with_steps_undone}
 
 
 def why_not(error: Exception, warned: Sequence[warnings.WarningMessage] = ()) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import costs
 from .contenders import BACKENDS, is_peer
+from .steps import VARIANTS
 from .shapes import FLOAT8, PORTABLE, Point, Shape
 
 COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
@@ -335,4 +336,19 @@ def eager(dtype: str) -> Plan:
     return replace(_plan("eager", points), method="events")
 
 
-KINDS = {plan.__name__: plan for plan in (reads, decode, paged, mla, prefill, fp8, tokens, sharing, eager)}
+def step_workloads(dtype: str) -> list[Shape]:
+    """Long sequences, short ones with heads that share, and the expanded form of MLA."""
+    mha, _, mla = prefill_workloads("forward", dtype)
+    return [mha, whole(16, 32, 8, 1024, dtype=dtype), mla]
+
+
+def steps(dtype: str) -> Plan:
+    """What each step of the full-sequence kernel for Hopper brings: a ladder of them, and all but one."""
+    points: list[Point] = []
+    for shape in step_workloads(dtype):
+        points += [portable(shape), *(Point(shape, "attention_steps", variant) for variant in VARIANTS), ours(shape)]
+        points.append(Point(shape, "sdpa", "CUDNN"))
+    return _plan("steps", points, reads=READS[-1:], limits=MATMULS[1:])
+
+
+KINDS = {plan.__name__: plan for plan in (reads, decode, paged, mla, prefill, fp8, tokens, sharing, eager, steps)}

@@ -21,7 +21,7 @@ import kernels
 from .. import costs
 from . import timing
 from .bench import Bench
-from .contenders import automatic_splits, is_peer, why_not
+from .contenders import automatic_splits, compile_steps, is_peer, why_not
 from .files import Partial, seal
 from .plans import MATMUL_SIZE, Limit, Plan
 from .recordings import POINT_KEYS, RECORDED, SCHEMA, check, load, slug
@@ -272,6 +272,7 @@ def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], No
         release()
     done = {_key(r) for r in partial.parts["row"]}
     todo = [point for point in plan.points if _key(row(point, machine.device)) not in done]
+    compile_steps(todo, machine.device)
     begin, finished, failed = time.monotonic(), 0, 0
     for shape, points in dataclasses.replace(plan, points=tuple(todo)).by_shape.items():
         fresh = []

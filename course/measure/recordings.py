@@ -16,6 +16,7 @@ import numpy as np
 import kernels
 
 from .. import costs
+from .steps import VARIANTS
 
 SCHEMA = 2
 RECORDED = Path(__file__).resolve().parents[2] / "book" / "recorded"
@@ -106,11 +107,11 @@ CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
         *("portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
-        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "copy_heads", "matmul"),
+        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "copy_heads", "matmul", "attention_steps"),
     ),
     "backend": (
         *(None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "CUDA cores"),
-        *("repeat_interleave", "expand", "broadcast", "rows"),
+        *("repeat_interleave", "expand", "broadcast", "rows", *VARIANTS),
     ),
     "direction": ("forward", "backward"),
     "cache_dtype": (None, "float8_e4m3fn"),

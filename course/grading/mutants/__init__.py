@@ -9,6 +9,7 @@ import pkgutil
 from dataclasses import dataclass
 from types import ModuleType
 
+from ... import copies
 from .. import packages
 
 
@@ -32,14 +33,10 @@ class Mutant:
 
     def text(self) -> str:
         """The whole file with the edit. Raises ValueError unless ``old`` stands in it exactly once."""
-        shipped = packages.shipped_text(self.file)
-        times = shipped.count(self.old)
-        if times != 1:
-            raise ValueError(f"mutant {self.name}: its text stands {times} times in {self.file}, once is wanted")
-        return shipped.replace(self.old, self.new)
+        return copies.edited(self.file, [(self.old, self.new)], f"mutant {self.name}")
 
     def _line(self) -> int:
-        shipped = packages.shipped_text(self.file)
+        shipped = copies.shipped_text(self.file)
         # The first line that differs: ``old`` may begin with lines that only say where.
         before = shipped[: shipped.index(self.old)].count("\n")
         pairs = zip(self.old.split("\n"), self.new.split("\n"), strict=False)
@@ -51,11 +48,11 @@ class Mutant:
 
     def shipped(self) -> str:
         """The same definition as we ship it: the solution."""
-        return packages.definition_at(packages.shipped_text(self.file), self._line())
+        return packages.definition_at(copies.shipped_text(self.file), self._line())
 
     def load(self) -> ModuleType:
         """The package with the edit, under a fresh name."""
-        return packages.with_text(self.file, self.text())
+        return copies.with_text(self.file, self.text())
 
 
 def _all() -> dict[str, Mutant]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course.copies import CONTENTS
 from course.grading import release
 from course.grading.assignments import ASSIGNMENTS
-from course.grading.packages import CONTENTS
 from course.session import ROOT
 from course.site import BUILD
 

@@ -3,6 +3,7 @@
 import pytest
 
 import kernels
+from course import copies
 from course.grading import assignments, packages
 from course.grading.mutants import MUTANTS, Mutant
 from tests.course.grading.grade import listed, loses
@@ -13,7 +14,7 @@ FIXES = [(a, t) for a in assignments.ASSIGNMENTS.values() for t in a.tasks if t.
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_a_mutant_is_found_by_its_task(mutant):
     _, task = assignments.find(mutant.task)
-    assert mutant.text() != packages.shipped_text(mutant.file)
+    assert mutant.text() != copies.shipped_text(mutant.file)
     assert mutant.file.split("/")[0] == task.package
     assert mutant.story and mutant.source
     assert loses(mutant.task, task.shipped(mutant.load())), "it survives: the grading has a hole"
@@ -25,7 +26,7 @@ def test_a_bug_that_is_handed_out_is_one_definition(mutant):
     assert task.kind == "fix"
     shipped, broken = mutant.shipped(), mutant.broken()
     assert broken != shipped
-    text = packages.shipped_text(mutant.file)
+    text = copies.shipped_text(mutant.file)
     assert packages.replace_definitions(text, broken) == mutant.text()
     assert packages.replace_definitions(mutant.text(), shipped) == text
     assert len(broken.splitlines()) <= 120, "too long to read in a cell"
@@ -50,7 +51,7 @@ def test_there_are_enough_to_prove_the_grading():
 @pytest.mark.parametrize("old", ["no such text", "offsets"])
 def test_an_edit_that_does_not_apply_once_is_refused(old):
     lost = Mutant("lost", "", "kernels/first.py", old, "x", "", "")
-    with pytest.raises(ValueError, match=f"stands {packages.shipped_text(lost.file).count(old)} times"):
+    with pytest.raises(ValueError, match=f"stands {copies.shipped_text(lost.file).count(old)} times"):
         lost.text()
 
 

@@ -133,16 +133,22 @@ def compile_steps(points: Sequence[Point], device: torch.device) -> None:
 
     What fails here fails again when it is measured, and is told there.
     """
+    # By width: what is compiled depends on nothing else of a shape.
     needed = {(p.backend, p.shape.head_dim_qk): p for p in points if p.operation == "attention_steps"}
 
-    def run(point: Point) -> None:
-        s, dtype = point.shape, getattr(torch, point.shape.dtype)
-        q = torch.zeros(s.batch, s.n_q_heads, s.q_len, s.head_dim_qk, dtype=dtype, device=device)
-        k = torch.zeros(s.batch, s.n_kv_heads, s.context_len, s.head_dim_qk, dtype=dtype, device=device)
-        with_steps_undone(point)({"q": q, "k": k, "v": k[..., : s.head_dim_v].contiguous()})()
+    def zeros(n_heads: int, tokens: int, width: int, shape: Shape) -> torch.Tensor:
+        return torch.zeros(shape.batch, n_heads, tokens, width, dtype=getattr(torch, shape.dtype), device=device)
 
+    inputs = {
+        s: {
+            "q": zeros(s.n_q_heads, s.q_len, s.head_dim_qk, s),
+            "k": zeros(s.n_kv_heads, s.context_len, s.head_dim_qk, s),
+            "v": zeros(s.n_kv_heads, s.context_len, s.head_dim_v, s),
+        }
+        for s in dict.fromkeys(point.shape for point in needed.values())
+    }
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        pool.map(run, needed.values())
+        pool.map(lambda point: with_steps_undone(point)(inputs[point.shape])(), needed.values())
 
 
 def _decoded(shape: Shape, out: torch.Tensor, lse: torch.Tensor) -> Answer:

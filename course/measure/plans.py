@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from .. import costs
 from .contenders import BACKENDS, is_peer
-from .steps import VARIANTS
 from .shapes import FLOAT8, PORTABLE, Point, Shape
+from .steps import VARIANTS
 
 COPIED_CACHE_LIMIT = 10**9  # what copies its heads is measured up to this cache, to bound the time of a sweep
 MATMUL_SIZE = 8192

@@ -99,8 +99,8 @@ STEPS = (
     Step(
         "persistent",
         "programs that stay, tile after tile",
-        "One program for each SM draws tiles from a counter. It loads the queries and keys of the next tile while the one before "
-        "is finished and written; a program for each tile begins with empty buffers.",
+        "One program for each SM draws tiles from a counter, and loads the queries and keys of the next while the one before "
+        "is finished and written. A program for each tile begins with empty buffers.",
         (
             ("programs = min(n_tiles, device_of(q).sm_count)", "programs = n_tiles"),
             ("if n_tiles <= FEW_TILES * programs:", "if n_tiles <= FEW_TILES * device_of(q).sm_count:"),
@@ -139,8 +139,8 @@ STEPS = (
              "        scores = warpgroup_mma_wait(0, deps=[scores])\n        mbarrier.arrive(shared.k_empty.index(k_slot))\n"),
             ("    arrive_named(V_EMPTY + v_slot, ALL)\n", "    mbarrier.arrive(shared.v_empty.index(v_slot))\n"),
             ("arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)", "mbarrier.arrive(shared.v_empty.index(kv_turn % BUFFERS))"),
-            ("    # A program must not end with a named barrier half full. By now the consumers know that there is no next tile.\n"
-             "    for back in gl.static_range(1, BUFFERS + 1):\n"
+            ("    # A program must not end with a named barrier half full. By now the consumers know that there is no next "
+             "tile.\n    for back in gl.static_range(1, BUFFERS + 1):\n"
              "        if kv_turn >= back:\n"
              "            wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)\n"
              "            wait_named(V_EMPTY + (kv_turn - back) % BUFFERS, ALL)\n", ""),

@@ -5,6 +5,7 @@ A notebook never holds kernel text. What is shown here is the file the tests run
 
 import html
 import inspect
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NEW, CHANGED, GONE = "+", "~", "−"
 _MEANING = {NEW: "new", CHANGED: "changed", GONE: "a line is gone above"}
 _TINT = {NEW: "#dff3e4", CHANGED: "#fff0c9", GONE: "transparent", " ": "transparent"}
+# A line of a diff by its first letter: sign in the margin, tint, meaning.
+_IN_DIFF = {"+": (NEW, _TINT[NEW], "new"), "-": (GONE, "#fdeaea", "gone"), " ": (" ", "transparent", "")}
 
 
 class Paper(Style):
@@ -74,14 +77,7 @@ class Source:
             for i, (sign, code) in enumerate(zip(self.signs, coloured, strict=True))
         )
         legend = f'<div style="padding:0 12px 6px;font-size:0.85em">{html.escape(self._legend())}</div>' if self.against else ""
-        return (
-            '<div class="kernel-source" style="background:#f8f9fb;color:#1f2430;border:1px solid #d9dde3;border-radius:8px;'
-            'margin:0.5em 0">'
-            f'<div style="padding:6px 12px;font-size:0.85em;font-weight:bold">{html.escape(self.title)}</div>{legend}'
-            '<pre tabindex="0" style="margin:0;padding:4px 0 8px;background:transparent;color:inherit;border:0;'
-            f'overflow-x:auto;font-size:0.85em;line-height:1.45"><code style="display:inline-block;min-width:100%;'
-            f'background:transparent;color:inherit;padding:0">{rows}</code></pre>{self._gone()}</div>'
-        )
+        return _card(self.title, legend, rows, self._gone())
 
     def _gone(self) -> str:
         if not self.gone:
@@ -94,8 +90,52 @@ class Source:
         )
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A unified diff of a Python file as a page shows it: numbered as in the new file, '+' and '−' in the margin."""
+
+    title: str
+    diff: str
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n{self.diff}"
+
+    def _repr_html_(self) -> str:
+        hunks = re.split(r"^@@ -\S+ \+(\d+)\S* @@\n", self.diff, flags=re.M)[1:]
+        shown = [self._hunk(int(first), tuple(body.splitlines())) for first, body in zip(hunks[::2], hunks[1::2], strict=True)]
+        return _card(self.title, "", '<span style="display:block;border-top:1px solid #d9dde3"></span>'.join(shown), "")
+
+    def _hunk(self, number: int, lines: tuple[str, ...]) -> str:
+        rows = []
+        for letter, code in zip((line[0] for line in lines), _coloured(tuple(line[1:] for line in lines)), strict=True):
+            sign, tint, meaning = _IN_DIFF[letter]
+            rows.append(
+                f'<span style="display:block;background:{tint}">'
+                f'<span style="color:#5a606b;user-select:none" aria-hidden="true">{"" if sign == GONE else number:>4} </span>'
+                f'<span style="font-weight:bold;user-select:none"{meaning and _role(meaning)}>{sign} </span>{code}\n</span>'
+            )
+            number += sign != GONE
+        return "".join(rows)
+
+
+def _card(title: str, legend: str, rows: str, below: str) -> str:
+    """Numbered lines on the light card."""
+    return (
+        '<div class="kernel-source" style="background:#f8f9fb;color:#1f2430;border:1px solid #d9dde3;border-radius:8px;'
+        'margin:0.5em 0">'
+        f'<div style="padding:6px 12px;font-size:0.85em;font-weight:bold">{html.escape(title)}</div>{legend}'
+        '<pre tabindex="0" style="margin:0;padding:4px 0 8px;background:transparent;color:inherit;border:0;'
+        f'overflow-x:auto;font-size:0.85em;line-height:1.45"><code style="display:inline-block;min-width:100%;'
+        f'background:transparent;color:inherit;padding:0">{rows}</code></pre>{below}</div>'
+    )
+
+
 def _label(sign: str) -> str:
-    return f' role="img" aria-label="{_MEANING[sign]}"' if sign in _MEANING else ""
+    return _role(_MEANING[sign]) if sign in _MEANING else ""
+
+
+def _role(meaning: str) -> str:
+    return f' role="img" aria-label="{meaning}"'
 
 
 def _coloured(lines: tuple[str, ...]) -> list[str]:

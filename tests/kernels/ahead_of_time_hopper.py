@@ -53,6 +53,10 @@ def machine_code(kernel, signature, **constants):
     def count(lines, *beginnings):
         return sum(line.startswith(beginnings) for _, line in lines)
 
+    def between_waits(lines):
+        places = [place for place, (_, line) in enumerate(lines) if line.startswith("WARPGROUP.DEPBAR")]
+        return lines[places[0] : places[-1]] if places else []
+
     spills = count(code, "STL", "LDL")
     loops = []
     for end, (address, line) in enumerate(code):
@@ -73,13 +77,15 @@ def machine_code(kernel, signature, **constants):
                 "products": count(body, "HGMMA"),
                 "waits": count(body, "WARPGROUP.DEPBAR"),
                 "spills": count(body, "STL", "LDL"),
+                "exponentials": count(body, "MUFU.EX2"),
+                "under_products": count(between_waits(body), "MUFU.EX2"),
             }
             for body in loops
         ],
     }
 
 
-def attention(kind, head_dim_qk, *, causal, counter):
+def attention(kind, head_dim_qk, *, causal, counter, forward=forward_hopper):
     tail = head_dim_qk - 128
     integers = ("n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "section")
     signature = {
@@ -90,9 +96,7 @@ def attention(kind, head_dim_qk, *, causal, counter):
         signature |= {"q_tail": descriptor(kind, 1, 1, 64, tail), "k_tail": descriptor(kind, 1, 1, 128, tail)}
     if counter:
         signature["counter"] = "*i32"
-    return machine_code(
-        forward_hopper.attention_kernel, signature, CAUSAL=causal, Q_BUFFERS=forward_hopper.QUERY_BUFFERS[head_dim_qk, 128]
-    )
+    return machine_code(forward.attention_kernel, signature, CAUSAL=causal, Q_BUFFERS=forward.QUERY_BUFFERS[head_dim_qk, 128])
 
 
 def gradients(kind, *, causal, split):

@@ -17,8 +17,8 @@ def bottom_right(q_len, kv_len, device):
     return torch.arange(kv_len, device=device)[None, :] <= i + kv_len - q_len
 
 
-def compare(q, k, v, causal=False, scale=None):
-    out, lse = kernels.attention(q, k, v, causal=causal, scale=scale)
+def compare(q, k, v, causal=False, scale=None, package=kernels):
+    out, lse = package.attention(q, k, v, causal=causal, scale=scale)
     wanted, wanted_lse = reference.attention(q, k, v, causal=causal, scale=scale)
     mask = bottom_right(q.shape[2], k.shape[2], q.device) if causal else None
     peer = sdpa_math(q, k, v, mask, scale)

@@ -1,6 +1,7 @@
 """A synthetic recording: times follow a rule, so that tests know what a figure must say."""
 
 from course import costs, measure
+from course.measure import plans, steps
 from course.measure.recordings import SINCE_2
 from course.measure.shapes import Shape
 
@@ -110,6 +111,25 @@ def full_sequence_recording() -> measure.Recording:
     product = {"operation": "matmul sustained", "bytes": 2**27, "flops": 2 * 8192**3}
     product |= {"median_s": product["flops"] / 675e12, "p20_s": 1.5e-3, "p80_s": 2e-3}
     return measure.Recording(kind="prefill", provenance=made.provenance, reads=made.reads, rows=rows, limits=[product])
+
+
+def steps_recording() -> measure.Recording:
+    """Of kind 'steps': each rung of the ladder 20 TFLOP/s faster than the one before, each loss 5 more than the one before.
+
+    The step 'pairs' is a loss in the ladder, and cuDNN refuses the last shape.
+    """
+    whole = full_sequence_recording()
+    rows = []
+    for shape in plans.step_workloads("bfloat16"):
+        rate = {("portable_attention", None): 300e12, ("attention", None): 600e12, ("sdpa", "CUDNN"): 550e12}
+        for place, undone in enumerate(steps.LADDER[:-1]):
+            rate["attention_steps", steps.variant(undone)] = 400e12 + 20e12 * place - 30e12 * ("pairs" not in undone)
+        for place, undone in enumerate(steps.LOSSES.values(), 1):
+            rate["attention_steps", steps.variant(undone)] = 600e12 - 5e12 * place
+        for (operation, backend), speed in rate.items():
+            rows.append(full_sequence_row(shape, operation, backend, slower=FULL_SEQUENCE_RATE / speed))
+    rows[-len(rate) + 2] |= {"status": "unsupported", "reason": "refuses", "median_s": None}
+    return measure.Recording(kind="steps", provenance=whole.provenance, reads=whole.reads, rows=rows, limits=whole.limits)
 
 
 def mla_row(shape: Shape, operation: str = "mla_decode", backend: str | None = None, slower: float = 1.2) -> dict:

@@ -108,7 +108,7 @@ def test_the_same_twice():
     assert views.show(kernels.decode)._repr_html_() == views.show(kernels.decode)._repr_html_()
 
 
-@pytest.mark.parametrize("background", ["#f8f9fb", *source._TINT.values()])
+@pytest.mark.parametrize("background", ["#f8f9fb", *source._TINT.values(), *(tint for _, tint, _ in source._IN_DIFF.values())])
 def test_letters_have_enough_contrast(background):
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]

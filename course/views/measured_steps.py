@@ -47,6 +47,13 @@ def rates(recording, shape: Shape) -> dict[str, float]:
     return {name: found[key] for name, key in _ROWS.items() if key in found}
 
 
+def product_rate(recording) -> float | None:
+    """FLOP/s of a large matrix product on a hot card, in the same recording."""
+    if not recording or all(limit["operation"] != "matmul sustained" for limit in recording.limits):
+        return None
+    return recording.limit("matmul sustained", "flops")
+
+
 def effects(recording, shape: Shape) -> list[Effect]:
     """What each step brings, in the order of the ladder."""
     found = rates(recording, shape)
@@ -89,8 +96,8 @@ def steps_figure(recording, *, shape: Shape | None = None, name: str = "steps") 
     ax.axvline(peak, color=style.INK, **style.STYLES["computed"])
     dotted = {"linewidth": 1.2, "linestyle": (0, (1, 1.5))}
     limits = {}
-    if recording and any(limit["operation"] == "matmul sustained" for limit in recording.limits):
-        limits["large matrix product, hot card"] = (recording.limit("matmul sustained", "flops"), style.INK)
+    if product := product_rate(recording):
+        limits["large matrix product, hot card"] = (product, style.INK)
     if CUDNN in found:
         limits["PyTorch SDPA, cuDNN"] = (found[CUDNN], style.GREEN)
     for label, (rate, colour) in limits.items():
@@ -160,15 +167,21 @@ class Table:
 
 
 def steps_table(recording) -> Table:
-    """A row a step, a column a shape: its gain in the ladder and its loss when undone; above and below, the speeds themselves.
+    """A row a step, a column a shape: its gain in the ladder and its loss when undone; above and below, speeds.
 
     recording  of kind 'steps' (``course.measure``), or None: then the table says that nothing is recorded
     """
     found = [rates(recording, shape) for shape in SHAPES]
     made = [effects(recording, shape) for shape in SHAPES]
 
+    product = product_rate(recording)
+
     def speeds(title: str, key: str) -> tuple[str, ...]:
-        return (title, *(f"{rate[key] / 1e12:.0f} TFLOP/s" if key in rate else MISSING for rate in found))
+        cells = []
+        for rate in found:
+            share = f" ({rate[key] / product:.0%})" if product and key in rate else ""
+            cells.append(f"{rate[key] / 1e12:.0f} TFLOP/s{share}" if key in rate else MISSING)
+        return (title, *cells)
 
     rows = [speeds(PLAIN, PLAIN), speeds("roles in Gluon, one thing after the other", steps.BARE)]
     for i, step in enumerate(steps.STEPS):
@@ -179,6 +192,7 @@ def steps_table(recording) -> Table:
             "Of a step: what the speed grows by when it is added to those above it, and what it falls by when it alone is "
             f"undone. Causal, bfloat16; the kernels in turn, round by round, {recording.label}."
         ]
+        told.append("In brackets: the share of a large matrix product's speed on a hot card." if product else "")
         told.append("" if recording.current else "Recorded with an earlier version of the kernels.")
     else:
         told = [f"No step is recorded yet; {HOW}."]

@@ -117,7 +117,7 @@ def test_what_the_softmax_runs_under(compiled):
         if "overlap" in undone:
             assert max(shares) == 0, case
         elif "branch" in undone:
-            assert max(shares) < 0.1, case
+            assert max(shares) < 0.5, case
         else:
             assert min(shares) > 0.9, case
 

@@ -63,7 +63,10 @@ def test_without_a_recording_nothing_is_claimed():
 def test_the_table_has_a_row_for_each_step(made):
     table = views.steps_table(made)
     assert [row[0] for row in table.rows[2:-2]] == [step.title for step in steps.STEPS]
-    assert table.rows[0][1:] == ("300 TFLOP/s",) * 3 and table.rows[-1][1:] == ("550 TFLOP/s",) * 2 + (MISSING,)
+    assert table.rows[0][1:] == ("300 TFLOP/s (44%)",) * 3 and table.rows[-1][1:] == ("550 TFLOP/s (81%)",) * 2 + (MISSING,)
+    assert "share of a large matrix product's speed" in table.source
+    made.limits.clear()
+    assert views.steps_table(made).rows[0][1] == "300 TFLOP/s" and "share" not in views.steps_table(made).source
     assert table.rows[2][1] == "+5% / −1%" and table.rows[6][1] == "−2% / −4%"
     assert made.label in repr(table) and made.label in table._repr_html_()
 

@@ -147,6 +147,8 @@ def compile_steps(points: Sequence[Point], device: torch.device) -> None:
         }
         for s in dict.fromkeys(point.shape for point in needed.values())
     }
+    for point in needed.values():
+        steps.load(steps.VARIANTS[point.backend])  # before the threads: two of them want the same package
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         pool.map(lambda point: with_steps_undone(point)(inputs[point.shape])(), needed.values())
 

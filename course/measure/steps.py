@@ -53,6 +53,12 @@ STEPS = (
         ),
     ),
     Step(
+        "unmasked",
+        "no mask in the inner loop",
+        "Only blocks that the diagonal crosses are compared with it. All others go through a loop without a mask.",
+        (("unmasked = gl.minimum(gl.maximum(row + 1 + sizes.kv_len - sizes.q_len, 0) // BLOCK_N, last)", "unmasked = 0"),),
+    ),
+    Step(
         "overlap",
         "the softmax under the product before",
         "The tensor cores multiply the weights of one block with its values while the other units compute the softmax of the "
@@ -71,12 +77,6 @@ STEPS = (
             ("    # The branch that keeps the next wait below the softmax.\n", _PRODUCTS_DONE),
             (f"& 1)\n{_PRODUCTS_DONE}    arrive_named(V_EMPTY + v_slot", "& 1)\n    arrive_named(V_EMPTY + v_slot"),
         ),
-    ),
-    Step(
-        "unmasked",
-        "no mask in the inner loop",
-        "Only blocks that the diagonal crosses are compared with it. All others go through a loop without a mask.",
-        (("unmasked = gl.minimum(gl.maximum(row + 1 + sizes.kv_len - sizes.q_len, 0) // BLOCK_N, last)", "unmasked = 0"),),
     ),
     Step(
         "pairs",

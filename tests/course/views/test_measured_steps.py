@@ -21,7 +21,7 @@ def test_gains_and_losses_are_those_of_the_rows(made):
     found = {each.step.name: each for each in measured_steps.effects(made, SHAPES[0])}
     assert list(found) == list(steps.NAMES)
     assert found["buffers"].rung == pytest.approx(420e12) and found["buffers"].gain == pytest.approx(20 / 400)
-    assert found["overlap"].gain == pytest.approx(20 / 420) and found["pairs"].gain == pytest.approx(-10 / 480)
+    assert found["overlap"].gain == pytest.approx(20 / 440) and found["pairs"].gain == pytest.approx(-10 / 480)
     assert [each.loss for each in found.values()] == pytest.approx([n / 120 for n in range(1, len(steps.NAMES) + 1)])
     # The last rung is the whole kernel, and the one before is the loss of the last step.
     last = found[steps.NAMES[-1]]
@@ -47,9 +47,9 @@ def test_the_figure_says_what_the_rows_say(made):
 def test_a_rung_that_is_missing_is_named(made):
     made.rows[:] = [row for row in made.rows if row["backend"] != "up to overlap"]
     found = measured_steps.effects(made, SHAPES[0])
-    assert found[1].gain is None and found[2].gain is None and found[1].loss is not None
+    assert found[2].gain is None and found[3].gain is None and found[2].loss is not None
     assert "Not recorded: + the softmax under the product before." in views.steps_figure(made).caption
-    assert f"{MISSING} / −2%" in views.steps_table(made).rows[3][1]
+    assert f"{MISSING} / −2%" in views.steps_table(made).rows[4][1]
 
 
 def test_without_a_recording_nothing_is_claimed():

@@ -10,7 +10,13 @@ from .shapes import Shape
 
 DTYPE = "bfloat16"
 LEVEL = 0.005  # a ratio that prints as 1.00 is neither won nor lost
-PEERS = {"sdpa": "SDPA", "repeat_sdpa": "heads copied, SDPA", "flex": "FlexAttention", "flashinfer": "FlashInfer"}
+PEERS = {
+    "sdpa": "SDPA",
+    "repeat_sdpa": "heads copied, SDPA",
+    "flex": "FlexAttention",
+    "flashinfer": "FlashInfer",
+    "flash_attn": "FlashAttention",
+}
 
 
 @dataclass(frozen=True)

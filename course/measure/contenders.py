@@ -266,7 +266,23 @@ def flashinfer(point: Point) -> Contender:
     return planned(point)
 
 
-PEERS = {"sdpa": sdpa, "repeat_sdpa": sdpa, "flex": flex, "flashinfer": flashinfer}
+def flash_attn(point: Point) -> Contender:
+    """FlashAttention's kernel for whole sequences, if the library is there: 'fa4', which is compiled at its first call.
+
+    It is token-major, but takes any strides whose last is 1: ours are handed over as they lie.
+    """
+    from flash_attn.cute import flash_attn_func
+
+    causal = point.shape.causal
+
+    def contender(x: Inputs) -> Call:
+        q, k, v = (x[name].transpose(1, 2) for name in "qkv")
+        return lambda: ((flash_attn_func(q, k, v, causal=causal)[0].transpose(1, 2),), None)
+
+    return contender
+
+
+PEERS = {"sdpa": sdpa, "repeat_sdpa": sdpa, "flex": flex, "flashinfer": flashinfer, "flash_attn": flash_attn}
 FORMS = {"copy_heads": copy_heads, "matmul": matmul}  # what people write, to learn from; no peer
 CONTENDERS = PEERS | FORMS | {"partials_then_sum": partial_sums, "attention_steps": with_steps_undone}
 

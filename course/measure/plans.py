@@ -100,6 +100,11 @@ def flashinfer(shape: Shape, *backends: str) -> list[Point]:
     return [Point(shape, "flashinfer", backend) for backend in backends]
 
 
+def flash_attn(shape: Shape) -> Point:
+    """FlashAttention-4. What it compiles depends on widths, group and mask, not on lengths."""
+    return Point(shape, "flash_attn", "fa4")
+
+
 def peers(shape: Shape) -> list[Point]:
     """What PyTorch offers for a decode step over a contiguous cache, and our full-sequence kernel at one query."""
     points = [Point(shape, "attention")]
@@ -245,20 +250,21 @@ def prefill(dtype: str) -> Plan:
     points: list[Point] = []
     everybody = ("FLASH", "CUDNN", "EFFICIENT")
     for shape in prefill_workloads("forward", dtype):
-        points += [*against(shape, *everybody), *flashinfer(shape, "fa2", "fa3")]
+        points += [*against(shape, *everybody), *flashinfer(shape, "fa2", "fa3"), flash_attn(shape)]
     for shape in prefill_workloads("backward", dtype):
-        points += against(shape, *everybody)
+        points += [*against(shape, *everybody), flash_attn(shape)]
         if shape.group_size > 1:
             points += [Point(replace(shape, direction="forward"), "flex"), Point(shape, "flex"), partial_sums(shape)]
     for context_len in (512, 1024, 2048, 4096, 8192, 16384):
         batch = 16384 // context_len
         for causal in (True, False):
             points += against(whole(batch, 32, 8, context_len, causal=causal, dtype=dtype), "FLASH", "CUDNN")
+        points.append(flash_attn(whole(batch, 32, 8, context_len, dtype=dtype)))
         points += against(whole(batch, 32, 32, context_len, dtype=dtype), "FLASH", "CUDNN")
         points += against(whole(batch, 16, 16, context_len, head_dim_qk=192, dtype=dtype), "CUDNN")
     for context_len in (1024, 2048, 4096):
         shape = whole(16384 // context_len, 32, 8, context_len, direction="backward", dtype=dtype)
-        points += [*against(shape, "FLASH", "CUDNN"), partial_sums(shape)]
+        points += [*against(shape, "FLASH", "CUDNN"), flash_attn(shape), partial_sums(shape)]
     for n_kv_heads in (1, 2, 16):  # partial gradients grow with the group
         shape = whole(2, 32, n_kv_heads, 8192, direction="backward", dtype=dtype)
         points += [ours(shape), partial_sums(shape)]

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import importlib
+import importlib.metadata
 import platform
 import subprocess
 import time
@@ -326,7 +327,7 @@ def provenance(device: torch.device) -> dict:
         "kernels_sha256": kernels.digest(),
         "method": METHOD,
         "plan_sha256": None,
-        "peers": {"FlashInfer": _flashinfer_version(), "cuDNN": _cudnn_version()},
+        "peers": {"FlashInfer": _flashinfer_version(), "FlashAttention": _flash_attn_version(), "cuDNN": _cudnn_version()},
     }
 
 
@@ -335,6 +336,14 @@ def _flashinfer_version() -> str | None:
     try:
         return importlib.import_module("flashinfer").__version__
     except Exception:
+        return None
+
+
+def _flash_attn_version() -> str | None:
+    """Of the package that 'fa4' comes in; its module does not know it."""
+    try:
+        return importlib.metadata.version("flash-attn-4")
+    except importlib.metadata.PackageNotFoundError:
         return None
 
 

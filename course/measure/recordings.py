@@ -107,10 +107,10 @@ CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
         *("portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
-        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "copy_heads", "matmul", "attention_steps"),
+        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "flash_attn", "copy_heads", "matmul", "attention_steps"),
     ),
     "backend": (
-        *(None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "CUDA cores"),
+        *(None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "fa4", "CUDA cores"),
         *("repeat_interleave", "expand", "broadcast", "rows", *VARIANTS),
     ),
     "direction": ("forward", "backward"),

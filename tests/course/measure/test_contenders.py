@@ -1,4 +1,5 @@
-"""course.measure.contenders: how each is asked. FlashInfer is played by a module that takes its arguments literally."""
+"""course.measure.contenders: how each is asked. FlashInfer and FlashAttention are played by modules that take their
+arguments literally."""
 
 import importlib
 import sys
@@ -138,10 +139,48 @@ def test_flashinfer_is_planned_once_for_all_copies(played, monkeypatch):
     assert not torch.equal(calls[0]()[0][0], calls[1]()[0][0])
 
 
-def test_without_flashinfer_the_error_names_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "flashinfer", None)
-    with pytest.raises(ImportError, match="flashinfer"):
-        calls_of(Point(SMALL, "flashinfer", "fa2"), Bench(SMALL, DEVICE, 0).inputs)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        WHOLE,
+        replace(WHOLE, causal=False),
+        replace(WHOLE, q_len=11),
+        replace(WHOLE, direction="backward"),
+        replace(WHOLE, direction="backward", causal=False),
+    ],
+    ids=str,
+)
+def test_flash_attention_is_asked_the_same_question(monkeypatch, shape):
+    asked = []
+
+    def flash_attn_func(q, k, v, *, causal):
+        """Token-major [B, M, H, D]; the log-sum-exp only on request."""
+        asked.append(q.requires_grad)
+        assert q.shape[:3] == (shape.batch, shape.q_len, shape.n_q_heads) and {x.stride(-1) for x in (q, k, v)} == {1}
+        out, _ = kernels.reference.attention(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+        return out.transpose(1, 2).to(q.dtype), None
+
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", types.SimpleNamespace(flash_attn_func=flash_attn_func))
+    bench = Bench(shape, DEVICE, 0)
+    errors, reason = bench.check(Point(shape, "flash_attn", "fa4"))
+    assert reason is None
+    assert errors["error"]["relative_l2"] < 8e-3
+    (call,) = calls_of(Point(shape, "flash_attn", "fa4"), bench.inputs[:1])
+    before = len(asked)
+    call()
+    backward = shape.direction == "backward"
+    assert set(asked) == {backward}
+    assert len(asked) - before == (not backward)  # the forward pass of a backward call was made before
+
+
+@pytest.mark.parametrize(
+    ("library", "operation", "backend"), [("flashinfer", "flashinfer", "fa2"), ("flash_attn", "flash_attn", "fa4")]
+)
+def test_without_a_library_the_error_names_it(monkeypatch, library, operation, backend):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=library):
+        calls_of(Point(WHOLE, operation, backend), Bench(WHOLE, DEVICE, 0).inputs)
 
 
 @pytest.mark.parametrize("shape", [SMALL, WHOLE, replace(WHOLE, q_len=11)], ids=str)

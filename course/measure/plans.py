@@ -56,9 +56,12 @@ class Plan:
 
     @property
     def estimate_s(self) -> float:
-        """Seconds on an H200, roughly: allocation, check, capture, timing; and the compiling of FlexAttention."""
-        compiled = sum(point.operation == "flex" for point in self.points)
-        return 0.3 * len(self.points) + 0.2 * (len(self.reads) + len(self.limits)) + 12 * compiled
+        """Seconds on an H200, roughly: allocation, check, capture, timing; and what FlexAttention compiles for each shape and
+        FlashAttention for each form."""
+        shapes = sum(point.operation == "flex" for point in self.points)
+        by_form = (point.shape for point in self.points if point.operation == "flash_attn")
+        forms = len({(s.direction, s.causal, s.group_size, s.head_dim_qk, s.head_dim_v) for s in by_form})
+        return 0.3 * len(self.points) + 0.2 * (len(self.reads) + len(self.limits)) + 12 * shapes + 4 * forms
 
     def quick(self) -> "Plan":
         """Each contender once for each form of the work, at the first shape that has it: minutes become seconds."""

@@ -295,6 +295,20 @@ def test_a_peer_that_raises_whatever_is_a_row(tmp_path, provenance, said, monkey
     assert any("flashinfer/fa2: unsupported: " in line for line in said)
 
 
+def test_flash_attention_has_the_version_of_its_package(monkeypatch):
+    versions = {"flash-attn-4": "4.0.0b36"}
+
+    def version(name):
+        if name not in versions:
+            raise record.importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(record.importlib.metadata, "version", version)
+    assert record._flash_attn_version() == "4.0.0b36"
+    versions.clear()
+    assert record._flash_attn_version() is None
+
+
 def test_every_form_of_the_work_is_recorded(tmp_path, provenance, said, monkeypatch):
     """Paged, MLA, 8 bits, several tokens, whole sequences and gradients share one schema and one recorder."""
     latent = Shape(2, 3, 1, 21, 24, 16, head_dim_shared=16)

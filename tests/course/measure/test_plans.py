@@ -31,15 +31,14 @@ def test_every_plan_is_recordable(kind):
 
 
 def test_the_whole_takes_minutes_and_compiles_few_shapes():
-    assert sum(plan.estimate_s for plan in PLANS.values()) < 9 * 60  # the book says: about ten minutes
+    assert sum(plan.estimate_s for plan in PLANS.values()) < 10 * 60  # the book says: about ten minutes
     points = [point for plan in PLANS.values() for point in plan.points]
     assert sum(point.operation == "flex" for point in points) <= 5
     compiled = [point.shape for point in points if point.operation == "flash_attn"]
     forms = {(s.direction, s.causal, s.group_size, s.head_dim_qk) for s in compiled}
     assert forms == {(way, True, *form) for way in ("forward", "backward") for form in ((1, 128), (4, 128), (1, 192))}
-    assert set(plans.prefill_workloads("forward", "bfloat16") + plans.prefill_workloads("backward", "bfloat16")) <= set(
-        compiled
-    )
+    for direction in ("forward", "backward"):
+        assert set(plans.prefill_workloads(direction, "bfloat16")) <= set(compiled)
 
 
 def test_the_quick_plans_ask_each_contender_once_for_each_form():

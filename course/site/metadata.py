@@ -7,7 +7,8 @@ from sphinx.application import Sphinx
 
 from .address import current
 
-CARD = "token-path.png"  # of book/images
+CARD, CARD_SIZE = "card.png", (1200, 630)  # of book/images, made by views.social_card; pixels
+CARD_WORDS = "From MHA to MLA, with one cached token's way through a decode step beside it."
 LONGEST = 200  # characters; what is longer is cut where it is shown
 
 
@@ -31,3 +32,4 @@ def add(app: Sphinx, context: dict, doctree: nodes.document | None) -> None:
     if doctree is not None:
         context["description"] = describe(doctree)
         context["card"] = f"{site_address()}_static/{CARD}"
+        context["card_size"], context["card_words"] = CARD_SIZE, CARD_WORDS

@@ -53,6 +53,7 @@ _HOME = {
     "predicted_against_measured": "forecasts",
     "calibration": "forecasts",
     "course_map": "diagrams_course",
+    "social_card": "card",
     "page_table": "contents",
     "path_list": "contents",
     "prediction_lab": "labs_costs",

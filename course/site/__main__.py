@@ -28,7 +28,7 @@ COMMANDS = {
     "address": "address URL TAG: set the repository's address and release everywhere",
 }
 # What a command imports beyond the standard library, to be named when an interpreter used as it is lacks it.
-BOOK = ("jupyter_book", "mathjax", "nbclient", "torch", "vl_convert")
+BOOK = ("jupyter_book", "math_core", "nbclient", "torch", "vl_convert", "ziamath")
 RUN = ("torch", "altair", "ipywidgets", "matplotlib", "numpy")
 NEEDS = {
     "book": BOOK,

@@ -1,10 +1,8 @@
 """Local Sphinx extension: the site asks no other host for anything, and carries the course's own style and explorers.
 
-What the pages load comes out of installed packages at build time: MathJax 3 (django-static-mathjax) and Vega (vl-convert).
+What the pages load comes out of installed packages at build time: Vega (vl-convert) and the font of formulas (ziamath).
 """
 
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import sphinx_thebe
@@ -13,18 +11,11 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from . import ROOT, metadata, weight
+from . import ROOT, formulas, metadata, weight
 
 ASSETS = Path(__file__).parent / "assets"
 TEMPLATES = Path(__file__).parent / "templates"
 VEGA_LITE = "5.20"  # what Altair 5.5 writes
-
-# MathJax's start, which loads the next four (_config.yml names them), and what those may ask for later. Its combined files
-# are half as large again: they bring a menu.
-MATHJAX = (
-    *("startup.js", "core.js", "input/tex.js", "output/chtml.js", "a11y/assistive-mml.js"),
-    *("input/tex/extensions", "output/chtml/fonts"),
-)
 
 # Tells the small script beside an explorer, in the notebook's own output, that this page draws it.
 MARKER = '<meta name="mha-to-mla-site" content="explorers">\n'
@@ -76,32 +67,31 @@ def finish_page(app: Sphinx, pagename: str, templatename: str, context: dict, do
         context["metatags"] = context.get("metatags", "") + MARKER
         app.add_js_file("explorers.js")
     if 'class="math' in body:
-        app.add_js_file("formulas.js")
+        app.add_css_file(formulas.STYLE)
     for role in OLD_ROLES:
         body = body.replace(role, "")
-    context["body"] = weight.images(app, body, context["content_root"])
+    context["body"] = weight.images(app, weight.code(body), context["content_root"])
     weight.scripts(app, context)
     metadata.add(app, context, doctree)
 
 
 def finish_site(app: Sphinx, exception: Exception | None) -> None:
-    """Put MathJax and Vega beside the pages, and leave of the theme's icons those in use."""
+    """Put Vega and the formulas' font beside the pages, and take out of the theme's files what costs time."""
     if exception or app.builder.name != "html":
         return
     offline = Path(app.outdir, "_static", "offline")
-    mathjax = Path(find_spec("mathjax").submodule_search_locations[0], "static", "mathjax", "es5")
-    for name in MATHJAX:
-        source, target = mathjax / name, offline / "mathjax" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    offline.mkdir()
     # A classic script works over file://, which a module does not; the function keeps the bundle's globals to itself.
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     (offline / "vega.js").write_text(f"(function () {{\n{bundle}\n}})();\n", encoding="utf-8")
+    formulas.font(Path(app.outdir))
     weight.icons(Path(app.outdir))
+    weight.layouts(Path(app.outdir))
 
 
 def setup(app: Sphinx) -> dict:
     """Register with Sphinx."""
+    formulas.setup(app)
     app.add_directive("explorer", ExplorerDirective)
     app.connect("config-inited", disconnect_thebe)
     app.connect("config-inited", add_assets)
@@ -109,4 +99,5 @@ def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", finish_page, priority=900)  # after all who add scripts
     app.connect("build-finished", finish_site)
     app.add_css_file("course.css")
+    app.add_js_file("sections.js")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

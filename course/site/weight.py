@@ -1,4 +1,5 @@
-"""What keeps pages light: pictures as files that wait until they are near, scripts that hold nothing up, the icons in use."""
+"""What keeps pages light: pictures as files that wait until they are near, scripts that hold nothing up, the icons in use, and
+no element that changes nothing."""
 
 import base64
 import hashlib
@@ -18,6 +19,13 @@ INLINE = "data:image/png;base64,"
 # The theme's rules for its icons, one a name, and the fonts that draw them.
 ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\([0-9a-f]+)"\}')
 FONT = re.compile(r"src:url\(\.\./(vendor/fontawesome/webfonts/[\w-]+)\.woff2\)[^}]*")
+
+# Words of highlighted code, more than half of them, that have the colour of their block in both themes.
+PLAIN_WORD = re.compile(r'<span class="(?:n|p|w)">([^<]*)</span>')
+
+# The theme's script measures each block that might scroll and marks it, so that the browser lays out the page once for each.
+# sections.js does both for all blocks together.
+MARKS_SCROLLERS = re.compile(r'"complete"===document\.readyState\?(\w+)\(\):window\.addEventListener\("load",\1\)')
 
 # Scripts that must have run before the page's own lines between them.
 AT_ONCE = ("_static/documentation_options.js",)
@@ -63,7 +71,7 @@ def scripts(app: Sphinx, context: dict) -> None:
     The search's own page keeps their order: its template runs what builds on them at once.
     """
     body = context["body"]
-    unused = [name for name, mark in (("mathjax", 'class="math'), ("design-tabs", "sd-tab")) if mark not in body]
+    unused = ["design-tabs"] * ("sd-tab" not in body)
     kept = [script for script in context["script_files"] if not any(name in str(script.filename) for name in unused)]
     if context["pagename"] != "search":
         kept = [script if not script.filename or script.filename in AT_ONCE else deferred(script) for script in kept]
@@ -76,6 +84,20 @@ def scripts(app: Sphinx, context: dict) -> None:
 def deferred(script):
     """The same script that waits for its page. Pages share what Sphinx holds of a script, so that is left as it is."""
     return type(script)(script.filename, priority=script.priority, **script.attributes | {"defer": "defer"})
+
+
+def code(body: str) -> str:
+    """The html of a page with the plain words of its code as mere text."""
+    return PLAIN_WORD.sub(r"\1", body)
+
+
+def layouts(site: Path) -> None:
+    """Keep the theme's script from laying out the pages of ``site`` over and over."""
+    script = site / "_static" / "scripts" / "pydata-sphinx-theme.js"
+    text, found = MARKS_SCROLLERS.subn("0", script.read_text(encoding="utf-8"))
+    if found != 1:
+        raise RuntimeError(f"{script.name} starts its marking of what scrolls at {found} places, not at one: look at it anew")
+    script.write_text(text, encoding="utf-8")
 
 
 def icons(site: Path) -> None:

@@ -118,7 +118,11 @@ def note_failure(visit: Visit, request: Request) -> None:
 
 
 def draw(page: Page, how_many: int | None = None) -> list[Locator]:
-    """Bring each explorer of a page (or the first ``how_many``) into view until it is drawn; return them."""
+    """Bring each explorer of a page (or the first ``how_many``) into view until it is drawn; return them.
+
+    The sections of the page are laid out then.
+    """
+    page.evaluate("sectionsLaidOut")
     explorers = page.locator("div.explorer").all()[:how_many]
     for explorer in explorers:
         explorer.scroll_into_view_if_needed()

@@ -1,7 +1,9 @@
 """The files of the built site, read without a browser."""
 
+import base64
 import functools
 import gzip
+import io
 import json
 import posixpath
 import re
@@ -11,8 +13,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fontTools.ttLib import TTFont
+from PIL import Image
 
-from course.site import BUILD, ROOT
+from course.site import BUILD, ROOT, formulas
 from course.site.metadata import site_address
 
 SITE = Path(BUILD, "html")
@@ -20,9 +24,12 @@ SITE = Path(BUILD, "html")
 # What a page may weigh when all of it has been looked at, before the script that explorers share. Servers compress texts.
 MOST_BYTES = 600_000
 TEXTS = (".html", ".css", ".js", ".svg")
-FORMULAS = ("core.js", "input/tex.js", "output/chtml.js", "output/chtml/fonts/tex.js", "a11y/assistive-mml.js")
-LETTERS = ("Main-Regular", "Math-Italic", "Size1-Regular", "Size2-Regular")  # the fonts that nearly every formula asks for
 
+# What a page may weigh before a browser shows anything of it: itself and its style sheets.
+MOST_BYTES_BEFORE_FIRST = 180_000
+
+# Scripts that hold up the page while they load. All others are the page's own lines or wait for it.
+AT_ONCE = ["documentation_options.js"]
 
 NEIGHBOURS = ("index", "search", "next", "prev")  # pages, not parts of this one
 
@@ -36,6 +43,8 @@ class Links(HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.images: list[dict[str, str | None]] = []
+        self.scripts: list[dict[str, str | None]] = []
+        self.styles: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -43,6 +52,10 @@ class Links(HTMLParser):
         self.ids |= {found[key] for key in ("id", "name") if found.get(key)}
         if tag == "img":
             self.images.append(found)
+        if tag == "script" and found.get("src"):
+            self.scripts.append(found)
+        if tag == "link" and found.get("rel") == "stylesheet":
+            self.styles.append(found["href"])
         if tag == "a" and found.get("href"):
             self.links.append(found["href"])
         elif tag in ("script", "img", "iframe", "source") and found.get("src"):
@@ -97,21 +110,60 @@ def weight(path: Path) -> int:
     return len(gzip.compress(data, mtime=0)) if path.suffix in TEXTS else len(data)
 
 
+def files(page: str, urls: list[str]) -> set[Path]:
+    """The files that a page's urls name."""
+    return {SITE / posixpath.normpath(posixpath.join(posixpath.dirname(page), urllib.parse.urlsplit(url).path)) for url in urls}
+
+
 def test_a_page_is_light(pages, name):
-    files = {SITE / name} | {
-        SITE / posixpath.normpath(posixpath.join(posixpath.dirname(name), urllib.parse.urlsplit(url).path))
-        for url in pages[name].loads
-    }
-    mathjax = SITE / "_static/offline/mathjax"
-    if mathjax / "startup.js" in files:
-        files |= {mathjax / file for file in FORMULAS}
-        files |= {mathjax / f"output/chtml/fonts/woff-v2/MathJax_{font}.woff" for font in LETTERS}
-    assert sum(map(weight, files)) <= MOST_BYTES, sorted((weight(file), file.name) for file in files)[-8:]
+    loaded = {SITE / name} | files(name, pages[name].loads)
+    assert sum(map(weight, loaded)) <= MOST_BYTES, sorted((weight(file), file.name) for file in loaded)[-8:]
 
 
-def test_a_page_loads_no_formulas_without_one(name):
+def test_little_is_needed_before_a_page_shows(pages, name):
+    needed = {SITE / name} | files(name, pages[name].styles)
+    assert sum(map(weight, needed)) <= MOST_BYTES_BEFORE_FIRST, sorted((weight(file), file.name) for file in needed)[-8:]
+    assert not any("@import" in file.read_text(encoding="utf-8") for file in needed - {SITE / name})
+    held_up = [urllib.parse.urlsplit(script["src"]).path for script in pages[name].scripts if "defer" not in script]
+    assert [posixpath.basename(path) for path in held_up] == AT_ONCE
+
+
+def test_formulas_are_there_without_a_script(pages, name):
+    """Each is MathML, on a page with the font for it, and nobody sets it anew."""
     text = (SITE / name).read_text(encoding="utf-8")
-    assert ("mathjax/startup.js" in text) == ("formulas.js" in text) == ('class="math' in text)
+    places = len(re.findall(r'<(?:span|div) class="[^"]*\bmath\b[^"]*"', text))
+    assert text.count("<math") == text.count("</math>") == places
+    assert ("formulas.css" in text) == (places > 0)
+    assert "window.MathJax" not in text
+    assert not any("mathjax" in script["src"].lower() for script in pages[name].scripts)
+
+
+def test_font_of_formulas_has_all_that_they_show():
+    style = (SITE / "_static/formulas.css").read_text(encoding="utf-8")
+    [data] = re.findall(r"base64,([^)]*)\)", style)
+    font = TTFont(io.BytesIO(base64.b64decode(data)))
+    wanted = set().union(*(formulas.shown(path.read_text(encoding="utf-8")) for path in SITE.glob("*/*.html")))
+    assert {"√", "𝑥", "∑", "′"} < wanted
+    assert {letter for letter in wanted if ord(letter) not in font.getBestCmap()} <= {"\u2061"}  # which is never seen
+    assert "MATH" in font  # without it nothing grows with what is below or beside it
+    assert "Open Font License" in font["name"].getDebugName(13)
+
+
+def test_plain_words_of_code_are_no_elements(name):
+    """Those of highlighted code that have its own colour in both themes; most of the page's elements otherwise."""
+    style = (SITE / "_static/pygments.css").read_text(encoding="utf-8")
+    for theme in ("light", "dark"):
+        [colour] = re.findall(rf'"{theme}"\] \.highlight {{ .*color: (#\w+) }}', style)
+        for kind in "npw":
+            assert f'"{theme}"] .highlight .{kind} {{ color: {colour} }}' in style
+    text = (SITE / name).read_text(encoding="utf-8")
+    assert not re.search(r'<span class="[npw]">', text)
+
+
+def test_theme_does_not_measure_block_by_block():
+    theme = (SITE / "_static/scripts/pydata-sphinx-theme.js").read_text(encoding="utf-8")
+    assert ".tabIndex=" in theme  # it is the script that did
+    assert 'addEventListener("load"' not in theme
 
 
 def test_pictures_have_their_size_and_wait_until_they_are_near(pages, name):
@@ -167,7 +219,10 @@ def test_a_page_says_what_it_is_about(name):
     assert said["og:title"]
     assert said["og:url"] == address
     assert f'<link rel="canonical" href="{address}"' in text
-    assert (SITE / said["og:image"].removeprefix(site_address())).is_file()
+    with Image.open(SITE / said["og:image"].removeprefix(site_address())) as card:
+        assert (str(card.width), str(card.height)) == (said["og:image:width"], said["og:image:height"])
+    assert said["og:image:alt"]
+    assert said["twitter:card"] == "summary_large_image"
 
 
 def test_the_site_as_one_file_is_the_site():

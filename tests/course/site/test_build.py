@@ -70,7 +70,7 @@ def test_good_book_over_the_remains_of_others(book):
     assert page.is_file()
     assert "<h1>Title" in (site / "book" / "index.html").read_text(encoding="utf-8")
     assert (site / "notebooks" / "1_one.html").is_file()
-    assert (site / "_static" / "offline" / "mathjax" / "startup.js").is_file()
+    assert "STIX Two Math" in (site / "_static" / "formulas.css").read_text(encoding="utf-8")
     assert "vegaEmbed" in (site / "_static" / "offline" / "vega.js").read_text(encoding="utf-8")
     assert not (site / "book" / "gone.html").exists()
     assert [path.name for path in (book / "_build").iterdir()] == ["html"]

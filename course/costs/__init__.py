@@ -7,6 +7,8 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     full_sequence  which tiles of the scores are computed, and what gradients cost
     residency    how many programs an SM holds, and the waves in which they run
     transfers    what a memory hands out, and how much must be under way
+    pipeline     who works when inside one program: copies, products, softmax
+    barriers     warps that meet at barriers, in every order that can happen
     stopwatch    what a clock reads around a GPU's queue, as a model
     roofline     the floor of a kernel and of a step
     prediction   fixed time plus bytes over bandwidth, fitted from measured points
@@ -19,6 +21,7 @@ Everything here is computed from shapes; nothing is measured and nothing needs a
     units        KiB, MiB, GiB, dtypes, and numbers written for people
 """
 
+from . import barriers, pipeline
 from .attention import (
     FP8_MLA,
     Attention,
@@ -64,6 +67,7 @@ __all__ = [
     "TileMap",
     "attention_flops",
     "backward_flops",
+    "barriers",
     "bytes_in_flight",
     "bytes_of",
     "cache_bytes",

@@ -65,6 +65,7 @@ _HOME = {
     "read_time": "explorers.read_time",
     "memory_strip": "explorers.memory_strip",
     "rotation": "explorers.rotation",
+    "pipeline_timeline": "explorers.pipeline_timeline",
     "reads_lab": "labs_primers",
     "copy_lab": "labs_primers",
     "decode_lab": "labs",

@@ -37,6 +37,7 @@ COMPARED = {
     "read_time": "read_lines",
     "memory_strip": "lanes",
     "rotation": "vectors",
+    "pipeline_timeline": "slots",
 }
 
 
@@ -95,7 +96,7 @@ def some(explorer, spec: dict, limit: int) -> list[dict]:
     for parameter in spec["params"]:
         bind = parameter.get("bind")
         if bind:
-            span = range(bind["min"], bind["max"] + 1) if bind["input"] == "range" else bind["options"]
+            span = range(bind["min"], bind["max"] + 1, bind["step"]) if bind["input"] == "range" else bind["options"]
             values[parameter["name"]] = list(span)
     chosen = [explorer.settings | {key: value} for key, span in values.items() for value in span]
     corners = itertools.product(*((span[0], span[-1]) for span in values.values()))

@@ -1,0 +1,154 @@
+"""Who works when in a program with several units: a model of the loops of the attention kernels, in cycles.
+
+An SM has a copy engine that fetches tiles, tensor cores that multiply them, and lanes that take exponentials. A task occupies
+one of them. Each unit works through its tasks in the order of the program; a task begins when its unit is free and what it
+needs has ended. No more is needed to see who waits for whom. What the model leaves out: launches, barriers' own cost, the
+latency of a copy beside its bytes, and a clock that falls when the card is hot.
+
+Cycles follow from rates of an SM of compute capability 9.0: 4096 FLOPs a cycle in 16-bit products (NVIDIA H100 white paper:
+four tensor cores with 512 multiply-adds each), 16 exponentials and 128 float32 operations a cycle (CUDA C++ Programming
+Guide, 'Throughput of Native Arithmetic Instructions').
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .checks import finite, unknown, whole
+from .gpu_data import Gpu
+
+TENSOR_FLOPS, EXPONENTIALS, LANES = 4096, 16, 128  # of one SM in a cycle
+COPIES, TENSOR, WARPS = "copies", "tensor cores", "softmax"
+ALL, PRODUCER, FIRST, SECOND = "all warps", "producer", "consumer 0", "consumer 1"
+STRUCTURES = ("one after the other", "loads ahead", "two products in flight", "two consumers")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What occupies one unit for some cycles: begun by the warps ``who``, not before the tasks named ``after`` have ended."""
+
+    name: str
+    unit: str
+    who: str
+    cycles: float
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Tasks with the cycle in which each starts and ends; cycle 0 is the start of the program."""
+
+    tasks: tuple[Task, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @cached_property
+    def products(self) -> float:
+        """Cycles from the start of the first product to the end of the last."""
+        places = [i for i, task in enumerate(self.tasks) if task.unit == TENSOR]
+        return max(self.ends[i] for i in places) - min(self.starts[i] for i in places)
+
+    def busy(self, unit: str = TENSOR) -> float:
+        """Share of ``products`` in which a unit works: its cycles over those; 1.0 for a walk of no length."""
+        work = sum(task.cycles for task in self.tasks if task.unit == unit)
+        return work / self.products if self.products else 1.0
+
+
+def timeline(tasks: Iterable[Task]) -> Timeline:
+    """When each task runs, if each starts as early as its unit and what it needs allow.
+
+    ValueError where a task waits for one that is not before it in the list: in that order nobody would ever begin it.
+    """
+    tasks = tuple(tasks)
+    ended: dict[str, float] = {}
+    free: dict[str, float] = {}
+    starts, ends = [], []
+    for task in tasks:
+        missing = [name for name in task.after if name not in ended]
+        if missing or task.name in ended:
+            why = f"waits for {', '.join(missing)}, not begun by then" if missing else "comes twice"
+            raise ValueError(f"tasks: {task.name} {why}")
+        start = max([free.get(task.unit, 0.0), *(ended[name] for name in task.after)])
+        starts.append(start)
+        ended[task.name] = free[task.unit] = start + task.cycles
+        ends.append(ended[task.name])
+    return Timeline(tasks, tuple(starts), tuple(ends))
+
+
+def sm_clock(gpu: Gpu) -> float:
+    """Cycles a second at which the data sheet's peak is reached. ValueError for a GPU whose SMs have other rates."""
+    if gpu.capability != (9, 0):
+        raise ValueError(f"gpu must have compute capability 9.0, whose rates are known here, got {gpu.name}")
+    return gpu.peak_flops() / (gpu.sm_count * TENSOR_FLOPS)
+
+
+def product_cycles(rows: int, columns: int, depth: int) -> float:
+    """Cycles of a product [rows, depth] x [depth, columns] on the tensor cores of one SM."""
+    return 2 * whole("rows", rows) * whole("columns", columns) * whole("depth", depth) / TENSOR_FLOPS
+
+
+def exponential_cycles(n: int) -> float:
+    """Cycles of n exponentials on one SM; what else a softmax does is not counted."""
+    return whole("n", n) / EXPONENTIALS
+
+
+def copy_cycles(n_bytes: int, gpu: Gpu, bandwidth: float | None = None) -> float:
+    """Cycles in which one SM's share of the bandwidth brings so many bytes; by default that of the data sheet's memory."""
+    rate = gpu.bandwidth if bandwidth is None else finite("bandwidth", bandwidth)
+    return whole("n_bytes", n_bytes) * gpu.sm_count * sm_clock(gpu) / rate
+
+
+def attention_walk(
+    structure: str, n_blocks: int = 6, *, load: float, product: float, softmax: float, stages: int = 2
+) -> list[Task]:
+    """Tasks of a forward pass over so many blocks of keys, in the order in which each unit takes them.
+
+    load, product, softmax  cycles of a whole block: K and V, both products, all exponentials; each 0 or more
+    stages                  buffers of K, and as many of V; without meaning for 'one after the other'
+
+    'one after the other' fetches a block when the last one is done with. 'loads ahead' fetches as soon as a buffer is free.
+    'two products in flight' starts the scores of the next block before the values of this one, so that a softmax runs under a
+    product. 'two consumers' does that with half of the rows each (`forward_hopper.py`), and a producer of its own.
+    """
+    if structure not in STRUCTURES:
+        raise unknown("structure", structure, STRUCTURES, "costs.pipeline.STRUCTURES")
+    whole("n_blocks", n_blocks)
+    whole("stages", stages)
+    for name, cycles in (("load", load), ("product", product), ("softmax", softmax)):
+        finite(name, cycles, zero=True)
+    parts = {"a": FIRST, "b": SECOND} if structure == STRUCTURES[3] else {"": ALL}
+    share = 1 / len(parts)
+    loader = PRODUCER if len(parts) > 1 else ALL
+
+    def fetch(what: str, reader: str, block: int) -> Task:
+        back = 1 if structure == STRUCTURES[0] else stages
+        # One after the other: nothing of a block is fetched before the last product of the block before.
+        freed_by = "O" if structure == STRUCTURES[0] else reader
+        after = tuple(f"{freed_by}{block - back}{part}" for part in parts) if block >= back else ()
+        return Task(f"{what}{block}", COPIES, loader, load / 2, after)
+
+    def scores(block: int, part: str) -> Task:
+        # In the order of the program after the softmax of the block before, as in the kernels.
+        last = "O" if structure in STRUCTURES[:2] else "P"
+        loaded = (f"K{block}", f"V{block}") if structure == STRUCTURES[0] else (f"K{block}",)
+        after = (*loaded, *([f"{last}{block - 1}{part}"] if block else []))
+        return Task(f"S{block}{part}", TENSOR, parts[part], product / 2 * share, after)
+
+    def weights(block: int, part: str) -> Task:
+        return Task(f"P{block}{part}", WARPS, parts[part], softmax * share, (f"S{block}{part}",))
+
+    def values(block: int, part: str) -> Task:
+        return Task(f"O{block}{part}", TENSOR, parts[part], product / 2 * share, (f"V{block}", f"P{block}{part}"))
+
+    tasks = []
+    if structure in STRUCTURES[:2]:
+        for i in range(n_blocks):
+            tasks += [fetch("K", "S", i), fetch("V", "O", i), scores(i, ""), weights(i, ""), values(i, "")]
+        return tasks
+    tasks += [fetch("K", "S", 0), *(scores(0, part) for part in parts), *(weights(0, part) for part in parts)]
+    for i in range(1, n_blocks):
+        tasks += [fetch("K", "S", i), fetch("V", "O", i - 1)]
+        for part in parts:
+            tasks += [scores(i, part), values(i - 1, part)]
+        tasks += [weights(i, part) for part in parts]
+    return [*tasks, fetch("V", "O", n_blocks - 1), *(values(n_blocks - 1, part) for part in parts)]

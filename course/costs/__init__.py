@@ -93,6 +93,7 @@ __all__ = [
     "paged",
     "pages_of",
     "partial_bytes",
+    "pipeline",
     "reserved",
     "sequences_that_fit",
     "n_waves",

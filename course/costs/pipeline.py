@@ -152,3 +152,77 @@ def attention_walk(
             tasks += [scores(i, part), values(i - 1, part)]
         tasks += [weights(i, part) for part in parts]
     return [*tasks, fetch("V", "O", n_blocks - 1), *(values(n_blocks - 1, part) for part in parts)]
+
+
+def backward_walk(n_blocks: int = 3, *, load: float) -> list[Task]:
+    """Tasks of `backward_hopper.py` over so many blocks of 64 rows; two consumers own 64 keys each, 128 wide.
+
+    load: cycles of one block's queries and gradients. 'D' is dS, 'sQ' the staging of dQ for the copy engine, which adds it.
+    """
+    whole("n_blocks", n_blocks)
+    finite("load", load, zero=True)
+    product, parts = product_cycles(64, 64, 128), {"a": FIRST, "b": SECOND}
+    tile = 64 * 64
+    tasks = []
+    for i in range(n_blocks):
+        freed = tuple(f"dK-{i - 2}{part}" for part in parts) if i >= 2 else ()
+        tasks.append(Task(f"L-{i}", COPIES, PRODUCER, load, freed))
+        for part, who in parts.items():
+            before = (f"dK-{i - 1}{part}", *([f"sQ-{i - 2}{part}"] if i > 1 else [])) if i else ()
+            tasks += [Task(f"S-{i}{part}", TENSOR, who, product, (f"L-{i}", *before)),
+                      Task(f"dP-{i}{part}", TENSOR, who, product, (f"S-{i}{part}",))]  # fmt: skip
+        tasks += [Task(f"P-{i}{part}", WARPS, who, exponential_cycles(tile), (f"S-{i}{part}",)) for part, who in parts.items()]
+        tasks += [Task(f"dV-{i}{part}", TENSOR, who, product, (f"P-{i}{part}",)) for part, who in parts.items()]
+        tasks += [
+            Task(f"D-{i}{part}", WARPS, who, 2 * tile / LANES, (f"dP-{i}{part}", f"P-{i}{part}")) for part, who in parts.items()
+        ]
+        for part, who in parts.items():
+            if i:  # dQ of the block before, from the dS of both
+                tasks.append(
+                    Task(f"dQ-{i - 1}{part}", TENSOR, who, product, (f"D-{i}{part}", *(f"D-{i - 1}{one}" for one in parts)))
+                )
+            tasks.append(Task(f"dK-{i}{part}", TENSOR, who, product, (f"D-{i}{part}",)))
+        if i:
+            tasks += [
+                Task(f"sQ-{i - 1}{part}", WARPS, who, tile / LANES, (f"dQ-{i - 1}{part}",)) for part, who in parts.items()
+            ]
+    last = n_blocks - 1
+    tasks += [
+        Task(f"dQ-{last}{part}", TENSOR, who, product, tuple(f"D-{last}{one}" for one in parts)) for part, who in parts.items()
+    ]
+    return tasks
+
+
+def mla_walk(n_pairs: int = 3, *, load: float) -> list[Task]:
+    """Tasks of `mla_hopper.py` over so many pairs of blocks of 64 tokens, for 64 rows of 512 + 64 columns.
+
+    load: cycles of a whole pair. A pair comes in four parts, and each is freed when the product that reads it last is done.
+    'R' is a rescaling of half of the output. The ends 'l' and 'r' say whose columns; S0 and P0 are of the left consumer.
+    """
+    whole("n_pairs", n_pairs)
+    finite("load", load, zero=True)
+    left, right = FIRST, SECOND
+    scores, values = product_cycles(64, 64, 576), product_cycles(64, 256, 64)
+    weights, rescale = exponential_cycles(64 * 64), 64 * 256 / LANES
+    tasks = []
+    for i in range(n_pairs):
+        for part in ("0l", "0r", "1l", "1r"):
+            columns = 256 + 64 * (part in ("0r", "1l"))  # which bring the rotary columns along
+            freed = (f"O{part[0]}-{i - 1}{part[1]}",) if i else ()
+            tasks.append(Task(f"K{part[0]}-{i}{part[1]}", COPIES, PRODUCER, load * columns / 1152, freed))
+        before = {half: (f"O1-{i - 1}{half}",) if i else () for half in "lr"}
+        tasks += [
+            Task(f"S0-{i}", TENSOR, left, scores, (f"K0-{i}l", f"K0-{i}r", *before["l"])),
+            Task(f"P0-{i}", WARPS, left, weights, (f"S0-{i}",)),
+            Task(f"R0-{i}l", WARPS, left, rescale, (f"P0-{i}",)),
+            Task(f"O0-{i}l", TENSOR, left, values, (f"R0-{i}l",)),
+            Task(f"S1-{i}", TENSOR, right, scores, (f"K1-{i}l", f"K1-{i}r", *before["r"])),
+            Task(f"R0-{i}r", WARPS, right, rescale, (f"P0-{i}", f"S1-{i}")),
+            Task(f"O0-{i}r", TENSOR, right, values, (f"R0-{i}r",)),
+            Task(f"P1-{i}", WARPS, right, weights, (f"R0-{i}r",)),
+            Task(f"R1-{i}l", WARPS, left, rescale, (f"O0-{i}l",)),
+            Task(f"O1-{i}l", TENSOR, left, values, (f"R1-{i}l", f"P1-{i}")),
+            Task(f"R1-{i}r", WARPS, right, rescale, (f"O0-{i}r", f"P1-{i}")),
+            Task(f"O1-{i}r", TENSOR, right, values, (f"R1-{i}r",)),
+        ]
+    return tasks

@@ -176,8 +176,8 @@ def pipeline_timeline() -> Explorer:
             "Who works when", layers, parameters, words, datasets={"slots": [{"i": i} for i in range(slots)]},
         ),
         sentence=sentence(**settings)
-        + " Computed by a model of one SM. Full colour: keys, scores S, softmax P; pale: values, and the products O with them.",
-        alt=f"Three rows of bars over cycles, for the copies, the tensor cores and the softmax of {N_BLOCKS} blocks. With loads "
+        + " Computed by a model of one SM. Full colour: keys, scores S, softmax P; pale: values, and products O with them.",
+        alt=f"Three rows of bars over cycles: copies, tensor cores and softmax of {N_BLOCKS} blocks. With loads "
         "ahead the copies run on while the tensor cores stand still during each softmax: they work "
         f"{first.busy():.0%} of the time.",
         settings=settings,

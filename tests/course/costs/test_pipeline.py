@@ -106,6 +106,23 @@ def test_without_a_softmax_loads_or_products_decide(walk):
         assert bound <= max(done.ends) <= bound + walk["load"] + walk["product"]
 
 
+@pytest.mark.parametrize("walk", [pipeline.backward_walk, pipeline.mla_walk])
+@given(n=st.integers(1, 6), load=cycles)
+def test_walks_of_the_other_kernels(walk, n, load):
+    done = timeline(walk(n, load=load))
+    assert 0 < done.busy() <= 1 + 1e-12
+    assert sum(task.cycles for task in done.tasks if task.unit == COPIES) == pytest.approx(n * load)
+    assert max(timeline(walk(n, load=load + 64)).ends) >= max(done.ends)
+
+
+def test_products_of_the_other_kernels_are_counted_whole():
+    backward, mla = (timeline(walk(4, load=0)) for walk in (pipeline.backward_walk, pipeline.mla_walk))
+    work = [sum(task.cycles for task in done.tasks if task.unit == TENSOR) / 4 for done in (backward, mla)]
+    # Five products of 64 rows, 128 keys and 128 columns; and for 64 rows and 128 tokens, 576 columns of scores, 512 of values.
+    assert work == [5 * 2 * 64 * 128 * 128 / 4096, 2 * 64 * 128 * (576 + 512) / 4096]
+    assert work[1] == 4352  # as the head of mla_hopper.py says
+
+
 def test_an_order_in_which_nobody_begins_is_an_error():
     with pytest.raises(ValueError, match="K1 waits for S0"):
         timeline([Task("K1", COPIES, "producer", 1, ("S0",)), Task("S0", TENSOR, "consumer 0", 1)])

@@ -1,0 +1,81 @@
+"""The lab of page 8b: both forms of a kernel on the reader's machine."""
+
+from collections.abc import Callable
+
+import ipywidgets as widgets
+import torch
+
+from .. import measure
+from ..measure import plans, record
+from ..measure.shapes import Shape
+from .figures import Figure
+from .labs import NO_GPU, Lab, _live, _measuring_lab, _text
+from .measured_hopper import forms_figure
+
+TOKENS = 16384  # of all sequences together
+CONTEXTS = (1024, 2048, 4096, 8192, 16384)
+HOPPER = (9, 0)
+WHOLE = {
+    "forward, MHA 32 × 128": (32, 32, 128, "forward"),
+    "forward, GQA 32/8 × 128": (32, 8, 128, "forward"),
+    "forward, 16 × 192/128": (16, 16, 192, "forward"),
+    "backward, MHA 32 × 128": (32, 32, 128, "backward"),
+    "backward, GQA 32/8 × 128": (32, 8, 128, "backward"),
+}
+MLA = {"MLA decode, 128 heads": 128, "MLA decode, 64 heads": 64}
+
+
+def shape_of(work: str, context_len: int, dtype: str = "bfloat16") -> Shape:
+    """The shape of a lab's choice: whole sequences of 16,384 tokens in all, or 64 sequences to decode."""
+    if work in MLA:
+        return Shape.mla(64, MLA[work], context_len, dtype=dtype)
+    n_q_heads, n_kv_heads, width, direction = WHOLE[work]
+    return Shape(
+        max(1, TOKENS // context_len), n_q_heads, n_kv_heads, context_len, head_dim_qk=width, q_len=context_len,
+        direction=direction, dtype=dtype,
+    )  # fmt: skip
+
+
+def hopper_lab() -> Lab:
+    """Time both forms on a Hopper GPU; on another GPU the plain one; without a GPU say what it would do."""
+    kinds = {kind: found[0] if (found := measure.recordings("NVIDIA H200", kind)) else None for kind in ("prefill", "mla")}
+    work = widgets.Dropdown(options=[*WHOLE, *MLA], value="forward, GQA 32/8 × 128", description="work")
+    context = widgets.Dropdown(options=[(f"{n:,}", n) for n in CONTEXTS], value=4096, description="tokens")
+    chosen = [f"{work.value}, {context.value:,}"]
+
+    def draw(rows: list[dict]) -> Figure:
+        last = [row for row in rows if row["status"] == "ok"][-2:]
+        return forms_figure(kinds, name="hopper-lab", live_work=f"here: {chosen[0]}", **_live(last))
+
+    def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
+        shape = shape_of(work.value, context.value, record.usual_dtype())
+        fresh = list(record.measure_shape(points(shape), machine))
+        rows[:] = fresh
+        chosen[0] = f"{work.value}, {context.value:,}"
+        return f"{shape}: {record.summary(fresh)}"
+
+    return _measuring_lab(
+        "hopper",
+        "Live lab: both forms on your GPU.",
+        "Choose a work and a length; on a Hopper GPU (H100, H200) the plain form and the one in Gluon are checked against "
+        "float64, timed and drawn as filled marks under the recorded ones. Another CUDA GPU has one form, and that is timed.",
+        [work, context],
+        redrawn_by=[],
+        draw=draw,
+        measured=measured,
+        counted=lambda: without_gpu(work.value, context.value),
+        without_gpu="says what it would do",
+        buttons=("measure on this GPU", "what would it do?"),
+    )  # fmt: skip
+
+
+def points(shape: Shape) -> list[plans.Point]:
+    """What the lab measures: our function, and on a Hopper GPU, where that has a form of its own, the portable form too."""
+    both = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
+    return [plans.ours(shape), *([plans.portable(shape)] if both else [])]
+
+
+def without_gpu(work: str, context_len: int) -> str:
+    """One line for a machine without a GPU."""
+    shape = shape_of(work, context_len)
+    return _text(f"{NO_GPU}: on a Hopper GPU both forms would compute {shape}, {shape.flops / 1e12:.3g} TFLOP a call.")

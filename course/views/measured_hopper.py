@@ -1,0 +1,131 @@
+"""Both forms of the kernels that have one for Hopper, beside the best peer and what a large product sustains."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .. import costs
+from ..measure.shapes import PORTABLE, Shape
+from . import style
+from .figures import Figure, figure
+
+TOKENS = 8192
+
+
+class Work(NamedTuple):
+    """A call that both forms answer: what it is called, the kind of recording that holds it, its shape, and the peers."""
+
+    label: str
+    kind: str
+    shape: Shape
+    peers: tuple[tuple[str, str], ...]
+
+
+def _whole(n_q_heads: int, n_kv_heads: int, width: int = 128, direction: str = "forward") -> Shape:
+    return Shape(2, n_q_heads, n_kv_heads, TOKENS, head_dim_qk=width, q_len=TOKENS, direction=direction)
+
+
+CUDNN, FLASHINFER = (("sdpa", "CUDNN"),), (("flashinfer", "fa3"), ("flashinfer", "fa2"))
+WORKS = (
+    Work("forward, MHA 32 × 128", "prefill", _whole(32, 32), CUDNN),
+    Work("forward, GQA 32/8 × 128", "prefill", _whole(32, 8), CUDNN),
+    Work("forward, 16 × 192/128", "prefill", _whole(16, 16, 192), CUDNN),
+    Work("backward, MHA 32 × 128", "prefill", _whole(32, 32, direction="backward"), CUDNN),
+    Work("backward, GQA 32/8 × 128", "prefill", _whole(32, 8, direction="backward"), CUDNN),
+    Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, TOKENS), FLASHINFER),
+)
+PLAIN, HOPPER, PEER = "plain Triton", "for Hopper, in Gluon", "cuDNN; for MLA FlashInfer"
+COLOURS = {PLAIN: style.BLUE, HOPPER: style.VERMILLION, PEER: style.GREEN}
+
+
+def forms(recordings: Mapping[str, object]) -> dict[str, dict[str, float]]:
+    """Work -> {form or peer: FLOP/s}, for what is recorded; ``recordings`` by kind ('prefill', 'mla'), each may be None."""
+    found: dict[str, dict[str, float]] = {}
+    for work in WORKS:
+        recording = recordings.get(work.kind)
+        if recording is None:
+            continue
+        own = work.shape.operation
+        kinds = {PLAIN: ((PORTABLE + own, None),), HOPPER: ((own, None),), PEER: work.peers}
+        for form, contenders in kinds.items():
+            rows = [row for row in recording.rows if row["status"] == "ok" and _is(row, work.shape)]
+            rows = [row for row in rows if (row["operation"], row["backend"]) in contenders and row["splits"] != "given"]
+            if rows:
+                found.setdefault(work.label, {})[form] = max(row["flops"] / row["median_s"] for row in rows)
+    return found
+
+
+def _is(row: Mapping, shape: Shape) -> bool:
+    fields = (
+        *("batch", "n_q_heads", "n_kv_heads", "context_len", "head_dim_qk", "head_dim_v", "head_dim_shared"),
+        *("q_len", "causal", "direction", "cache_dtype", "page_size", "lengths", "dtype"),
+    )
+    return all(row[field] == getattr(shape, field) for field in fields)
+
+
+def forms_figure(
+    recordings: Mapping[str, object],
+    *,
+    name: str = "hopper-forms",
+    live: Sequence[Mapping] = (),
+    live_label: str = "live, this machine",
+    live_gpu: costs.Gpu | None = None,
+    live_work: str | None = None,
+) -> Figure:
+    """TFLOP/s of each work in both forms, and of its peer, under the data sheet's peak.
+
+    recordings  by kind, as for ``forms``; what is missing is left out, and the caption says so
+    live        rows measured on the reader's machine, all of one shape, drawn as one more line called ``live_work``;
+                ``live_gpu`` is that machine's data sheet, if it is known
+    """
+    found = forms(recordings)
+    given = [recording for recording in recordings.values() if recording is not None]
+    gpu = costs.gpu("H200 SXM")
+    peak = gpu.peak_flops() / 1e12
+    mine = {
+        PLAIN if row["operation"].startswith(PORTABLE) else HOPPER: row["flops"] / row["median_s"]
+        for row in live
+        if row["status"] == "ok"
+    }
+    lines = [*found] + ([live_work or live_label] if mine else [])
+    shown = lines or [work.label for work in WORKS]
+    fig, ax = style.subplots(height=1.9 + 0.42 * len(shown))
+    ax.axvline(peak, color=style.INK, label=f"peak of the data sheet, {gpu.name}", **style.STYLES["computed"])
+    sustained = next((rate for rate in map(_sustained, given) if rate), None)
+    if sustained:
+        ax.axvline(sustained / 1e12, color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)),
+                   label="large matrix product, hot card, same recording")  # fmt: skip
+    named = set()
+    for place, label in enumerate(lines):
+        rates, look = (mine, style.STYLES["live"]) if label not in found else (found[label], style.STYLES["recorded"])
+        xs = [rate / 1e12 for rate in rates.values()]
+        ax.plot([min(xs), max(xs)], [place, place], color=style.GRID, linewidth=2.5, zorder=1)
+        for form, rate in rates.items():
+            legend = form if form not in named else None
+            named.add(form)
+            ax.plot([rate / 1e12], [place], color=COLOURS[form], label=legend, zorder=2, **look)
+    ax.set_yticks(range(len(shown)), shown)
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_xlim(0, 1.05 * peak)
+    ax.set_xlabel("TFLOP/s")
+    ax.grid(axis="y", visible=False)
+    fig.legend(loc="outside upper left", ncols=1, handlelength=1.6, labelspacing=0.35, borderaxespad=0.2)
+    caption = ["What each form makes of the tensor cores: 8,192 tokens, bfloat16; causal, batch 2, and for MLA batch 64."]
+    if found:
+        old = "" if all(recording.current for recording in given) else " Recorded with an earlier version of the kernels."
+        caption.append(f"Hollow marks: {given[0].label}.{old}")
+    else:
+        caption.append("Nothing is recorded: only the peak is drawn.")
+    if mine:
+        caption.append(f"Filled marks: {live_label}" + (f", a {live_gpu.name}." if live_gpu else "."))
+    told = "; ".join(
+        f"{label}: " + ", ".join(f"{form} {rate / 1e12:.0f}" for form, rate in rates.items()) for label, rates in found.items()
+    )
+    if mine:
+        told += f"; {lines[-1]}, live: " + ", ".join(f"{form} {rate / 1e12:.0f}" for form, rate in mine.items())
+    alt = f"Marks on a line for each work, TFLOP/s; the data sheet's peak is {peak:.0f}. {told or 'No marks'}."
+    return figure(fig, name=name, caption=" ".join(caption), alt=alt)
+
+
+def _sustained(recording) -> float | None:
+    names = {limit["operation"] for limit in recording.limits}
+    return recording.limit("matmul sustained", "flops") if "matmul sustained" in names else None

@@ -23,7 +23,7 @@ ONE_DAY = (
     ("end", ("8",), ()),
     ("afterwards", (), ("02_sharing_heads", "05_flash_decoding", "07_mla_compress")),
 )
-SIX_WEEKS = (("0", "P1", "1"), ("P2", "2"), ("P3", "3", "3b"), ("4", "5"), ("6", "7"), ("8", "9"))
+SIX_WEEKS = (("0", "P1", "1"), ("P2", "2"), ("P3", "3", "3b"), ("4", "5"), ("6", "7"), ("8", "8b", "9"))
 
 
 def plural(n: int, word: str) -> str:

@@ -155,6 +155,16 @@ class Recording:
         largest = max(self.reads, key=lambda read: read["bytes"])
         return largest["bytes"] / largest["median_s"]
 
+    @property
+    def l2_bandwidth(self) -> float | None:
+        """Bytes a second by which warm reads grow beyond their fixed time: what the L2 gave. None where too few are recorded.
+
+        From 4 MiB to six tenths of the cache; of what is larger it may not hold all.
+        """
+        sizes = range(4 << 20, self.provenance["l2_bytes"] * 6 // 10)
+        warm = [row for row in self.limits if row["operation"] == "warm read" and row["bytes"] in sizes]
+        return costs.fit((row["bytes"], row["median_s"]) for row in warm).bandwidth if len(warm) > 1 else None
+
     def read_seconds(self, n_bytes: float) -> float:
         """Seconds of a cold read of that size, between the sizes that were recorded, beyond them at the nearest one's rate."""
         reads = sorted(self.reads, key=lambda read: read["bytes"])

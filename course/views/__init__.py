@@ -76,6 +76,7 @@ _HOME = {
     "paging_lab": "labs_paging",
     "split_lab": "labs_splits",
     "hopper_lab": "labs_hopper",
+    "early_release": "labs_hopper",
     "forms_figure": "measured_hopper",
     "mla_heads": "measured_mla",
     "expanded_prefill": "measured_mla",

@@ -37,17 +37,18 @@ PAGES: dict[str, Page] = {
     "6": Page("Pages", KERNEL, (2, 4), ("5",), "How can a cache lie in pieces, and what does that buy?"),
     "7": Page("MLA: compress", ARITHMETIC, (0, 4), ("2",), "Can a token leave one short vector for all heads?"),
     "8": Page("MLA: absorb", KERNEL, (1, 5), ("5", "7"), "How is attention computed on that vector, and what limits it then?"),
+    "8b": Page("Fast kernels", KERNEL, (2, 5), ("8",), "How can tensor cores go on while a softmax is computed?"),
     "9": Page("Costs", ARITHMETIC, (0, 6), ("7",), "Which attention, for which users, on which GPUs, and how long is a step?"),
 }  # fmt: skip
-OPTIONAL = ("3b",)
+OPTIONAL = ("3b", "8b")
 PATHS = {
     "For the arithmetic": (
         ("0", "1", "2", "7", "8", "9"),
         "bytes, FLOPs, the floor and the regime of any model on any GPU; no kernel is read, so stop in 8 where it begins.",
     ),
     "For the kernels": (
-        ("P1", "P2", "1", "3", "4", "5", "6", "8"),
-        "reading and writing the Triton kernels, line by line, from copy to latent attention.",
+        ("P1", "P2", "1", "3", "4", "5", "6", "8", "8b"),
+        "reading and writing the Triton kernels, line by line, from copy to latent attention, and how fast ones are built.",
     ),
     "For serving": (("0", "1", "5", "6", "9"), "batches, pages, splits and what fits on which GPUs."),
 }

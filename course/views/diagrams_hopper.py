@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .. import costs
+from .. import costs, measure
 from ..costs import pipeline
 from ..costs.pipeline import ALL, COPIES, FIRST, PRODUCER, SECOND, TENSOR, WARPS
 from . import style
@@ -88,7 +88,8 @@ def roles_figure(kernel: str, *, bandwidth: float | None = None) -> Figure:
     """Roles, buffers and barriers of a kernel for Hopper, and below them its loop on one SM by ``costs.pipeline``.
 
     kernel     'forward', 'backward' or 'mla'
-    bandwidth  bytes a second that all SMs together load with; by default that of the data sheet's memory
+    bandwidth  bytes a second that all SMs together load with; by default what the newest recording of an H200's L2 says, and
+               without one the data sheet's memory
 
     ValueError for another kernel.
     """
@@ -163,6 +164,9 @@ def kernel_timeline(kernel: str, *, bandwidth: float | None = None, turns: int |
     """The loop of a kernel for Hopper on one SM of an H200, for as many turns as ``roles_figure`` draws, or given ones."""
     gpu = costs.gpu("H200 SXM")
     turns = turns or KERNELS[kernel].turns[0]
+    if bandwidth is None:
+        found = measure.recordings("NVIDIA H200", "reads")
+        bandwidth = found[0].l2_bandwidth if found else None
 
     def load(n_bytes: int) -> float:
         return pipeline.copy_cycles(n_bytes, gpu, bandwidth)

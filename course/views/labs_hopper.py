@@ -1,11 +1,14 @@
-"""The lab of page 8b: both forms of a kernel on the reader's machine."""
+"""The labs of page 8b, on the reader's machine: both forms of a kernel, and one with a race."""
 
 from collections.abc import Callable
 
 import ipywidgets as widgets
 import torch
 
-from .. import measure
+import kernels
+from kernels import hopper
+
+from .. import copies, measure
 from ..measure import plans, record
 from ..measure.shapes import Shape
 from .figures import Figure
@@ -79,3 +82,31 @@ def without_gpu(work: str, context_len: int) -> str:
     """One line for a machine without a GPU."""
     shape = shape_of(work, context_len)
     return _text(f"{NO_GPU}: on a Hopper GPU both forms would compute {shape}, {shape.flops / 1e12:.3g} TFLOP a call.")
+
+
+# V is given back when its product has been ordered, and not when it has read. Every barrier still gets every arrival: a copy of
+# the kernel with this fault computes wrongly, and cannot hang.
+RACING = "kernels/forward_hopper.py"
+_GIVE_BACK = "    arrive_named(V_EMPTY + v_slot, ALL)\n"
+_ORDER = "    acc, p = issue_values(shared, pairs, v_slot, acc, OUTPUT)\n"
+_DONE = "    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"
+EARLY = ((_ORDER, _ORDER + _GIVE_BACK), (_DONE + _GIVE_BACK, _DONE))
+
+
+def early_release(runs: int = 20) -> None:
+    """Run the shipped kernel and one that gives V back too early, on one input, and print how many answers each has.
+
+    Needs a Hopper GPU; elsewhere it prints what it would do.
+    """
+    here = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
+    if not here or not hopper.available(torch.empty(16, 16, dtype=torch.bfloat16, device="cuda")):
+        print(f"no Hopper GPU here: on one, {runs} runs of the shipped kernel and {runs} of one with the fault are compared")
+        return
+    racing = copies.with_text(RACING, copies.edited(RACING, EARLY, "early release"), "kernels_early_release")
+    q, k, v = torch.randn(3, 2, 32, 4096, 128, device="cuda", dtype=torch.bfloat16).unbind()
+    right, _ = kernels.reference.attention(q[:1, :1], k[:1, :1], v[:1, :1], causal=True)
+    for name, library in {"shipped": kernels, "V given back too early": racing}.items():
+        outs = [library.attention(q, k, v, causal=True)[0] for _ in range(runs)]
+        answers = {out.view(torch.int16).sum(dtype=torch.int64).item() for out in outs}
+        error = max((out[:1, :1] - right).abs().max().item() for out in outs)
+        print(f"{name + ':':24}{runs} runs, {len(answers)} different answers; largest error of a head {error:.2g}")

@@ -7,7 +7,7 @@ import pytest
 
 from course import costs, measure
 from course.measure import gpu_tests
-from course.measure.recordings import PROVENANCE, RECORDED, ROW, SINCE_2, slug
+from course.measure.recordings import PROVENANCE, RECORDED, ROW, SINCE_2, TIMES, slug
 
 
 def test_label_rows_and_read_rate(data, write):
@@ -65,6 +65,14 @@ def test_no_reads_no_read_rate(data, write):
     data["reads"] = []
     with pytest.raises(ValueError, match="holds no reads"):
         _ = measure.load(write(data)).read_bandwidth
+
+
+def test_rate_of_the_l2_is_that_of_warm_reads_that_fit(data, write):
+    assert measure.load(write(data)).l2_bandwidth is None
+    for mib, more in ((1, 9e-6), (4, 0), (16, 0), (32, 0), (64, 9e-6)):  # too few bytes, and more than it holds, are no help
+        seconds = 2e-6 + mib * 2**20 / 8e12 + more
+        data["limits"].append({"operation": "warm read", "bytes": mib * 2**20, "flops": 0} | dict.fromkeys(TIMES, seconds))
+    assert measure.load(write(data)).l2_bandwidth == pytest.approx(8e12)
 
 
 def test_cut_off_anywhere_is_damage(data, write):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernels
-from course import measure, views
+from course import copies, measure, views
 from course.views import labs, labs_hopper
 from tests.course.views.widgets import controls
 
@@ -58,3 +58,15 @@ def test_with_a_gpu_the_lab_measures_and_draws(with_recording, monkeypatch):
     said = " ".join(box.value for box in controls(lab.widget, labs.widgets.HTML))
     assert "did not work" not in said and "attention" in said and screen.value != before
     assert "hopper-lab.json" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
+def test_the_race_is_for_a_hopper_gpu(capsys):
+    views.early_release(runs=3)
+    assert capsys.readouterr().out.startswith("no Hopper GPU here: on one, 3 runs")
+
+
+def test_the_race_moves_one_line_and_drops_none():
+    racing = copies.edited(labs_hopper.RACING, labs_hopper.EARLY, "early release")
+    shipped = copies.shipped_text(labs_hopper.RACING)
+    assert racing != shipped and sorted(racing.splitlines()) == sorted(shipped.splitlines())

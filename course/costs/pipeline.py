@@ -20,7 +20,9 @@ from .gpu_data import Gpu
 TENSOR_FLOPS, EXPONENTIALS, LANES = 4096, 16, 128  # of one SM in a cycle
 COPIES, TENSOR, WARPS = "copies", "tensor cores", "softmax"
 ALL, PRODUCER, FIRST, SECOND = "all warps", "producer", "consumer 0", "consumer 1"
-STRUCTURES = ("one after the other", "loads ahead", "two products in flight", "two consumers")
+IN_TURN, LOADS_AHEAD, IN_FLIGHT = "one after the other", "loads ahead", "two products in flight"
+CONSUMERS, CONSUMERS_IN_FLIGHT = "two consumers", "two consumers, two products in flight"
+STRUCTURES = (IN_TURN, LOADS_AHEAD, IN_FLIGHT, CONSUMERS, CONSUMERS_IN_FLIGHT)
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,33 @@ class Timeline:
 def timeline(tasks: Iterable[Task]) -> Timeline:
     """When each task runs, if each starts as early as its unit and what it needs allow.
 
-    ValueError where a task waits for one that is not before it in the list: in that order nobody would ever begin it.
+    A unit takes its own tasks in the order of the list. ValueError where nobody can begin, with who waits for what, and for a
+    name that comes twice or that no task has.
     """
     tasks = tuple(tasks)
+    names = {task.name for task in tasks}
+    if len(names) < len(tasks):
+        raise ValueError(f"tasks: {len(tasks)} tasks have {len(names)} names")
+    queues: dict[str, list[Task]] = {}
+    for task in reversed(tasks):
+        queues.setdefault(task.unit, []).append(task)
+        if unknown_names := set(task.after) - names:
+            raise ValueError(f"tasks: {task.name} waits for {', '.join(sorted(unknown_names))}, which is no task")
     ended: dict[str, float] = {}
-    free: dict[str, float] = {}
-    starts, ends = [], []
-    for task in tasks:
-        missing = [name for name in task.after if name not in ended]
-        if missing or task.name in ended:
-            why = f"waits for {', '.join(missing)}, not begun by then" if missing else "comes twice"
-            raise ValueError(f"tasks: {task.name} {why}")
-        start = max([free.get(task.unit, 0.0), *(ended[name] for name in task.after)])
-        starts.append(start)
-        ended[task.name] = free[task.unit] = start + task.cycles
-        ends.append(ended[task.name])
-    return Timeline(tasks, tuple(starts), tuple(ends))
+    free = dict.fromkeys(queues, 0.0)
+    while any(queues.values()):
+        begun = len(ended)
+        for unit, queue in queues.items():
+            while queue and all(name in ended for name in queue[-1].after):
+                task = queue.pop()
+                start = max([free[unit], *(ended[name] for name in task.after)])
+                ended[task.name] = free[unit] = start + task.cycles
+        if len(ended) == begun:
+            heads = (queue[-1] for queue in queues.values() if queue)
+            stuck = (f"{task.name} waits for {', '.join(n for n in task.after if n not in ended)}" for task in heads)
+            raise ValueError(f"tasks: nobody can begin: {'; '.join(stuck)}")
+    ends = tuple(ended[task.name] for task in tasks)
+    return Timeline(tasks, tuple(end - task.cycles for task, end in zip(tasks, ends, strict=True)), ends)
 
 
 def sm_clock(gpu: Gpu) -> float:
@@ -108,7 +121,8 @@ def attention_walk(
 
     'one after the other' fetches a block when the last one is done with. 'loads ahead' fetches as soon as a buffer is free.
     'two products in flight' starts the scores of the next block before the values of this one, so that a softmax runs under a
-    product. 'two consumers' does that with half of the rows each (`forward_hopper.py`), and a producer of its own.
+    product. 'two consumers' have half of the rows each, and a producer of their own; with two products in flight it is the
+    structure of `forward_hopper.py`.
     """
     if structure not in STRUCTURES:
         raise unknown("structure", structure, STRUCTURES, "costs.pipeline.STRUCTURES")
@@ -116,21 +130,22 @@ def attention_walk(
     whole("stages", stages)
     for name, cycles in (("load", load), ("product", product), ("softmax", softmax)):
         finite(name, cycles, zero=True)
-    parts = {"a": FIRST, "b": SECOND} if structure == STRUCTURES[3] else {"": ALL}
+    parts = {"a": FIRST, "b": SECOND} if structure in (CONSUMERS, CONSUMERS_IN_FLIGHT) else {"": ALL}
+    in_flight = structure in (IN_FLIGHT, CONSUMERS_IN_FLIGHT)
     share = 1 / len(parts)
     loader = PRODUCER if len(parts) > 1 else ALL
 
     def fetch(what: str, reader: str, block: int) -> Task:
-        back = 1 if structure == STRUCTURES[0] else stages
+        back = 1 if structure == IN_TURN else stages
         # One after the other: nothing of a block is fetched before the last product of the block before.
-        freed_by = "O" if structure == STRUCTURES[0] else reader
+        freed_by = "O" if structure == IN_TURN else reader
         after = tuple(f"{freed_by}{block - back}{part}" for part in parts) if block >= back else ()
         return Task(f"{what}{block}", COPIES, loader, load / 2, after)
 
     def scores(block: int, part: str) -> Task:
-        # In the order of the program after the softmax of the block before, as in the kernels.
-        last = "O" if structure in STRUCTURES[:2] else "P"
-        loaded = (f"K{block}", f"V{block}") if structure == STRUCTURES[0] else (f"K{block}",)
+        # In the order of the program after the last task of the block before, which with two in flight is its softmax.
+        last = "P" if in_flight else "O"
+        loaded = (f"K{block}", f"V{block}") if structure == IN_TURN else (f"K{block}",)
         after = (*loaded, *([f"{last}{block - 1}{part}"] if block else []))
         return Task(f"S{block}{part}", TENSOR, parts[part], product / 2 * share, after)
 
@@ -141,17 +156,20 @@ def attention_walk(
         return Task(f"O{block}{part}", TENSOR, parts[part], product / 2 * share, (f"V{block}", f"P{block}{part}"))
 
     tasks = []
-    if structure in STRUCTURES[:2]:
-        for i in range(n_blocks):
-            tasks += [fetch("K", "S", i), fetch("V", "O", i), scores(i, ""), weights(i, ""), values(i, "")]
-        return tasks
-    tasks += [fetch("K", "S", 0), *(scores(0, part) for part in parts), *(weights(0, part) for part in parts)]
-    for i in range(1, n_blocks):
-        tasks += [fetch("K", "S", i), fetch("V", "O", i - 1)]
+    for i in range(n_blocks + 1):  # a turn ends one block and begins the next
+        ends, begins = i > 0, i < n_blocks
+        # Copies in the order of use, which is that of the products.
+        tasks += [fetch("K", "S", i)] if begins else []
+        if in_flight:
+            tasks += [fetch("V", "O", i - 1)] if ends else []
+        elif begins:
+            tasks.append(fetch("V", "O", i))
         for part in parts:
-            tasks += [scores(i, part), values(i - 1, part)]
-        tasks += [weights(i, part) for part in parts]
-    return [*tasks, fetch("V", "O", n_blocks - 1), *(values(n_blocks - 1, part) for part in parts)]
+            started = [scores(i, part)] if begins else []
+            ended = [values(i - 1, part)] if ends else []
+            tasks += [*started, *ended] if in_flight else [*ended, *started]
+        tasks += [weights(i, part) for part in parts if begins]
+    return tasks
 
 
 def backward_walk(n_blocks: int = 3, *, load: float) -> list[Task]:

@@ -173,7 +173,7 @@ def kernel_timeline(kernel: str, *, bandwidth: float | None = None, turns: int |
 
     if kernel == "forward":
         cycles = {"product": 2 * pipeline.product_cycles(128, 128, 128), "softmax": pipeline.exponential_cycles(128 * 128)}
-        return pipeline.timeline(pipeline.attention_walk("two consumers", turns, load=load(64 * 1024), **cycles))
+        return pipeline.timeline(pipeline.attention_walk(pipeline.CONSUMERS_IN_FLIGHT, turns, load=load(64 * 1024), **cycles))
     if kernel == "backward":
         return pipeline.timeline(pipeline.backward_walk(turns, load=load(2 * 64 * 128 * 2 + 2 * 64 * 4)))
     return pipeline.timeline(pipeline.mla_walk(turns, load=load(2 * 64 * 576 * 2)))

@@ -100,7 +100,7 @@ def early_release(runs: int = 20) -> None:
     """
     here = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
     if not here or not hopper.available(torch.empty(16, 16, dtype=torch.bfloat16, device="cuda")):
-        print(f"no Hopper GPU here: on one, {runs} runs of the shipped kernel and {runs} of one with the fault are compared")
+        print(f"no Hopper GPU here: on one, both kernels run {runs} times on the same input")
         return
     racing = copies.with_text(RACING, copies.edited(RACING, EARLY, "early release"), "kernels_early_release")
     q, k, v = torch.randn(3, 2, 32, 4096, 128, device="cuda", dtype=torch.bfloat16).unbind()

@@ -1,9 +1,12 @@
-"""Both forms of the kernels that have one for Hopper, beside the best peer and what a large product sustains."""
+"""Both forms of the kernels that have one for Hopper, beside the fastest peer and what a large product sustains."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import costs
+from ..measure.comparison import PEERS
+from ..measure.ledger import contender
+from ..measure.recordings import fastest
 from ..measure.shapes import PORTABLE, Shape
 from . import style
 from .figures import Figure, figure
@@ -12,46 +15,51 @@ TOKENS = 8192
 
 
 class Work(NamedTuple):
-    """A call that both forms answer: what it is called, the kind of recording that holds it, its shape, and the peers."""
+    """A call that both forms answer: what it is called, the kind of recording that holds it, and its shape."""
 
     label: str
     kind: str
     shape: Shape
-    peers: tuple[tuple[str, str], ...]
 
 
 def _whole(n_q_heads: int, n_kv_heads: int, width: int = 128, direction: str = "forward") -> Shape:
     return Shape(2, n_q_heads, n_kv_heads, TOKENS, head_dim_qk=width, q_len=TOKENS, direction=direction)
 
 
-CUDNN, FLASHINFER = (("sdpa", "CUDNN"),), (("flashinfer", "fa3"), ("flashinfer", "fa2"))
 WORKS = (
-    Work("forward, MHA 32 × 128", "prefill", _whole(32, 32), CUDNN),
-    Work("forward, GQA 32/8 × 128", "prefill", _whole(32, 8), CUDNN),
-    Work("forward, 16 × 192/128", "prefill", _whole(16, 16, 192), CUDNN),
-    Work("backward, MHA 32 × 128", "prefill", _whole(32, 32, direction="backward"), CUDNN),
-    Work("backward, GQA 32/8 × 128", "prefill", _whole(32, 8, direction="backward"), CUDNN),
-    Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, TOKENS), FLASHINFER),
+    Work("forward, MHA 32 × 128", "prefill", _whole(32, 32)),
+    Work("forward, GQA 32/8 × 128", "prefill", _whole(32, 8)),
+    Work("forward, 16 × 192/128", "prefill", _whole(16, 16, 192)),
+    Work("backward, MHA 32 × 128", "prefill", _whole(32, 32, direction="backward")),
+    Work("backward, GQA 32/8 × 128", "prefill", _whole(32, 8, direction="backward")),
+    Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, TOKENS)),
 )
-PLAIN, HOPPER, PEER = "plain Triton", "for Hopper, in Gluon", "cuDNN; for MLA FlashInfer"
+PLAIN, HOPPER, PEER = "plain Triton", "for Hopper, in Gluon", "fastest other library"
 COLOURS = {PLAIN: style.BLUE, HOPPER: style.VERMILLION, PEER: style.GREEN}
 
 
-def forms(recordings: Mapping[str, object]) -> dict[str, dict[str, float]]:
-    """Work -> {form or peer: FLOP/s}, for what is recorded; ``recordings`` by kind ('prefill', 'mla'), each may be None."""
-    found: dict[str, dict[str, float]] = {}
+def forms(recordings: Mapping[str, object]) -> dict[str, dict[str, Mapping]]:
+    """Work -> {form or peer: its fastest row}, for what is recorded.
+
+    recordings  by kind ('prefill', 'mla'), each may be None
+
+    The peer is whichever other library was the fastest on that work.
+    """
+    found: dict[str, dict[str, Mapping]] = {}
     for work in WORKS:
         recording = recordings.get(work.kind)
-        if recording is None:
-            continue
         own = work.shape.operation
-        kinds = {PLAIN: ((PORTABLE + own, None),), HOPPER: ((own, None),), PEER: work.peers}
-        for form, contenders in kinds.items():
-            rows = [row for row in recording.rows if row["status"] == "ok" and _is(row, work.shape)]
-            rows = [row for row in rows if (row["operation"], row["backend"]) in contenders and row["splits"] != "given"]
-            if rows:
-                found.setdefault(work.label, {})[form] = max(row["flops"] / row["median_s"] for row in rows)
+        kinds = {PLAIN: (PORTABLE + own,), HOPPER: (own,), PEER: tuple(PEERS)}
+        rows = [row for row in recording.rows if _is(row, work.shape) and row["splits"] != "given"] if recording else []
+        for form, operations in kinds.items():
+            if row := fastest(row for row in rows if row["operation"] in operations):
+                found.setdefault(work.label, {})[form] = row
     return found
+
+
+def rate(row: Mapping) -> float:
+    """FLOP/s of a row, of the products that the result needs."""
+    return row["flops"] / row["median_s"]
 
 
 def _is(row: Mapping, shape: Shape) -> bool:
@@ -81,28 +89,24 @@ def forms_figure(
     given = [recording for recording in recordings.values() if recording is not None]
     gpu = costs.gpu("H200 SXM")
     peak = gpu.peak_flops() / 1e12
-    mine = {
-        PLAIN if row["operation"].startswith(PORTABLE) else HOPPER: row["flops"] / row["median_s"]
-        for row in live
-        if row["status"] == "ok"
-    }
+    mine = {PLAIN if row["operation"].startswith(PORTABLE) else HOPPER: row for row in live if row["status"] == "ok"}
     lines = [*found] + ([live_work or live_label] if mine else [])
     shown = lines or [work.label for work in WORKS]
     fig, ax = style.subplots(height=1.9 + 0.42 * len(shown))
     ax.axvline(peak, color=style.INK, label=f"peak of the data sheet, {gpu.name}", **style.STYLES["computed"])
-    sustained = next((rate for rate in map(_sustained, given) if rate), None)
+    sustained = next(filter(None, map(_sustained, given)), None)
     if sustained:
         ax.axvline(sustained / 1e12, color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)),
                    label="large matrix product, hot card, same recording")  # fmt: skip
     named = set()
     for place, label in enumerate(lines):
-        rates, look = (mine, style.STYLES["live"]) if label not in found else (found[label], style.STYLES["recorded"])
-        xs = [rate / 1e12 for rate in rates.values()]
+        rows, look = (mine, style.STYLES["live"]) if label not in found else (found[label], style.STYLES["recorded"])
+        xs = [rate(row) / 1e12 for row in rows.values()]
         ax.plot([min(xs), max(xs)], [place, place], color=style.GRID, linewidth=2.5, zorder=1)
-        for form, rate in rates.items():
+        for (form, _), x in zip(rows.items(), xs, strict=True):
             legend = form if form not in named else None
             named.add(form)
-            ax.plot([rate / 1e12], [place], color=COLOURS[form], label=legend, zorder=2, **look)
+            ax.plot([x], [place], color=COLOURS[form], label=legend, zorder=2, **look)
     ax.set_yticks(range(len(shown)), shown)
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlim(0, 1.05 * peak)
@@ -117,13 +121,15 @@ def forms_figure(
         caption.append("Nothing is recorded: only the peak is drawn.")
     if mine:
         caption.append(f"Filled marks: {live_label}" + (f", a {live_gpu.name}." if live_gpu else "."))
-    told = "; ".join(
-        f"{label}: " + ", ".join(f"{form} {rate / 1e12:.0f}" for form, rate in rates.items()) for label, rates in found.items()
-    )
+    told = "; ".join(f"{label}: {_told(rows)}" for label, rows in found.items())
     if mine:
-        told += f"; {lines[-1]}, live: " + ", ".join(f"{form} {rate / 1e12:.0f}" for form, rate in mine.items())
+        told += f"; {lines[-1]}, live: {_told(mine)}"
     alt = f"Marks on a line for each work, TFLOP/s; the data sheet's peak is {peak:.0f}. {told or 'No marks'}."
     return figure(fig, name=name, caption=" ".join(caption), alt=alt)
+
+
+def _told(rows: Mapping[str, Mapping]) -> str:
+    return ", ".join(f"{contender(row) if form == PEER else form} {rate(row) / 1e12:.0f}" for form, row in rows.items())
 
 
 def _sustained(recording) -> float | None:

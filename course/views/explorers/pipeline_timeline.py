@@ -4,7 +4,7 @@ import altair as alt
 
 from ... import costs, measure
 from ...costs import pipeline
-from ...costs.pipeline import ALL, COPIES, FIRST, PRODUCER, SECOND, STRUCTURES, TENSOR, WARPS
+from ...costs.pipeline import ALL, COPIES, FIRST, IN_TURN, LOADS_AHEAD, PRODUCER, SECOND, STRUCTURES, TENSOR, WARPS
 from .. import style
 from .base import (
     BLUE,
@@ -53,11 +53,11 @@ def block_cycles(reads: measure.Recording | None) -> dict[str, int]:
 
 
 def pipeline_timeline() -> Explorer:
-    """Page 8b: four ways to put copies, products and softmax into one program, and what the tensor cores do meanwhile."""
+    """Page 8b: five ways to put copies, products and softmax into one program, and what the tensor cores do meanwhile."""
     gpu = costs.gpu("H200 SXM")
     found = measure.recordings("NVIDIA H200", "reads")
     reads = found[0] if found else None
-    settings = {"structure": STRUCTURES[1], "stages": 2, **block_cycles(reads)}
+    settings = {"structure": LOADS_AHEAD, "stages": 2, **block_cycles(reads)}
     labels = {"load": "load of a block, cycles ", "product": "its two products ", "softmax": "its softmax "}
     walks, parameters = {}, []
     for structure in STRUCTURES:
@@ -82,7 +82,7 @@ def pipeline_timeline() -> Explorer:
         let("ends", "[" + ", ".join(f"ends{i}" for i in range(len(STRUCTURES))) + "][walk]"),
         let("takes", "[" + ", ".join(f"takes{i}" for i in range(len(STRUCTURES))) + "][walk]"),
         let("slowest", f"{N_BLOCKS} * (load + product + softmax)"),
-        # The first product starts when the first keys (one after the other: and values) are there; the last task is a product.
+        # The first product starts when the first keys (one after the other: and values) are there; the last task is the last.
         let("products", "ends[length(ends) - 1] - (walk == 0 ? load : load / 2)"),
     ]  # fmt: skip
     peak = gpu.peak_flops() / 1e12
@@ -116,7 +116,7 @@ def pipeline_timeline() -> Explorer:
         made = run(structure, stages=stages, **durations)
         return SAID.format(
             structure=structure[0].upper() + structure[1:],
-            buffers="no buffer to spare" if structure == STRUCTURES[0] else count(stages, "buffer"),
+            buffers="no buffer to spare" if structure == IN_TURN else count(stages, "buffer"),
             blocks=N_BLOCKS,
             cycles=f"{made.products:,.0f}",
             busy=f"{100 * made.busy():.0f}",
@@ -190,16 +190,14 @@ def _ends(structure: str) -> list[alt.Parameter]:
     one = {"load": 0, "product": 0, "softmax": 0}
     by_stages = [pipeline.attention_walk(structure, N_BLOCKS, stages=stages, **one) for stages in STAGES]
     shares = {name: pipeline.attention_walk(structure, N_BLOCKS, **one | {name: 1}) for name in one}
-    signals, last = [], {}
+    ends, takes, last = {}, [], {}
 
     def end_of(name: str) -> str:
         return f"e{place}{name}"
 
-    takes = []
-    for tasks in zip(*by_stages, strict=True):
+    for i, tasks in enumerate(zip(*by_stages, strict=True)):
         task = tasks[0]
-        i = len(takes)
-        takes.append(next((f"{name} * {walk[i].cycles!r}" for name, walk in shares.items() if walk[i].cycles), "0"))
+        takes.append(next(f"{name} * {walk[i].cycles!r}" for name, walk in shares.items() if walk[i].cycles))
         waits = [set(other.after) for other in tasks]
         always = set.intersection(*waits)
         terms = [end_of(name) for name in sorted(always)]
@@ -209,7 +207,13 @@ def _ends(structure: str) -> list[alt.Parameter]:
             choices = [sorted(end_of(name) for name in one_wait - always) for one_wait in waits]
             terms.append("[" + ", ".join(f"max({', '.join(c)})" if c else "0" for c in choices) + "][stages - 1]")
         begin = f"max({', '.join(terms)})" if len(terms) > 1 else terms[0] if terms else "0"
-        signals.append(let(end_of(task.name), f"{begin} + {takes[-1]}"))
+        ends[task.name] = f"{begin} + {takes[-1]}"
         last[task.unit] = end_of(task.name)
-    names = [end_of(task.name) for task in by_stages[0]]
-    return [*signals, let(f"ends{place}", f"[{', '.join(names)}]"), let(f"takes{place}", f"[{', '.join(takes)}]")]
+    # Each after those that it waits for: with one buffer, and tasks that take time, those have ended before.
+    slow = pipeline.timeline(pipeline.attention_walk(structure, N_BLOCKS, stages=1, load=1, product=1, softmax=1))
+    order = sorted(zip(slow.ends, ends, strict=True), key=lambda pair: pair[0])
+    return [
+        *(let(end_of(name), ends[name]) for _, name in order),
+        let(f"ends{place}", f"[{', '.join(map(end_of, ends))}]"),
+        let(f"takes{place}", f"[{', '.join(takes)}]"),
+    ]

@@ -37,7 +37,9 @@ def test_one_after_the_other_adds_up():
     walk = run(STRUCTURES[0], n_blocks=3, load=100, product=200, softmax=50)
     assert max(walk.ends) == 3 * 350
     assert walk.products == 3 * 350 - 100  # the first load comes before
-    assert [task.name for task in walk.tasks[:5]] == ["K0", "V0", "S0", "P0", "O0"]
+    assert [name for _, name in sorted(zip(walk.ends, (task.name for task in walk.tasks), strict=True))[:5]] == [
+        "K0", "V0", "S0", "P0", "O0",
+    ]  # fmt: skip
 
 
 def test_products_that_alternate_with_a_softmax_as_long_reach_half():
@@ -48,15 +50,14 @@ def test_products_that_alternate_with_a_softmax_as_long_reach_half():
 def test_two_consumers_fill_each_other_s_gaps():
     at = {"n_blocks": 64, "load": 512, "product": 2048, "softmax": 2048}
     busy = [run(structure, **at).busy() for structure in STRUCTURES]
-    assert busy == sorted(busy)
-    assert busy[1] == 0.5 and busy[2] == pytest.approx(2 / 3, abs=0.01) and busy[3] > 0.97
+    assert busy[0] < busy[1] == 0.5 and busy[2] == pytest.approx(2 / 3, abs=0.01) and min(busy[3:]) > 0.97
 
 
 @given(st.sampled_from(STRUCTURES), st.fixed_dictionaries(walks))
 def test_no_unit_does_two_things_at_once(structure, walk):
     walk = run(structure, **walk)
     for unit in (COPIES, TENSOR, WARPS):
-        spans = [(s, e) for task, s, e in zip(walk.tasks, walk.starts, walk.ends, strict=True) if task.unit == unit]
+        spans = sorted((s, e) for task, s, e in zip(walk.tasks, walk.starts, walk.ends, strict=True) if task.unit == unit)
         assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
     assert 0 <= walk.busy() <= 1
 
@@ -124,10 +125,17 @@ def test_products_of_the_other_kernels_are_counted_whole():
 
 
 def test_an_order_in_which_nobody_begins_is_an_error():
-    with pytest.raises(ValueError, match="K1 waits for S0"):
-        timeline([Task("K1", COPIES, "producer", 1, ("S0",)), Task("S0", TENSOR, "consumer 0", 1)])
-    with pytest.raises(ValueError, match="K1 comes twice"):
+    crossed = [
+        Task("V0", COPIES, "producer", 1, ("S0",)), Task("K0", COPIES, "producer", 1), Task("S0", TENSOR, "all", 1, ("K0",)),
+    ]  # fmt: skip
+    with pytest.raises(
+        ValueError, match="nobody can begin: .*S0 waits for K0.*V0 waits for S0|V0 waits for S0.*S0 waits for K0"
+    ):
+        timeline(crossed)
+    with pytest.raises(ValueError, match="2 tasks have 1 names"):
         timeline([Task("K1", COPIES, "producer", 1)] * 2)
+    with pytest.raises(ValueError, match="K1 waits for S0, which is no task"):
+        timeline([Task("K1", COPIES, "producer", 1, ("S0",))])
 
 
 @pytest.mark.parametrize(

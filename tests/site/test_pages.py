@@ -125,6 +125,16 @@ def test_search_field_of_a_page_leads_to_what_is_found(visit):
     assert opened.said == []
 
 
+def test_colours_do_not_wait_for_a_script(context, base):
+    """Whoever reads in the dark sees no light page first."""
+    page = context.new_page()
+    page.emulate_media(color_scheme="dark")
+    page.route("**/*.js*", lambda route: route.abort())
+    page.goto(base + "book/run.html")
+    assert theme(page) == "dark"
+    page.close()
+
+
 def test_theme_button_changes_the_theme(visit):
     page = visit("book/index.html").page
     background = "getComputedStyle(document.body).backgroundColor"

@@ -16,6 +16,7 @@ from course import copies
 from course.measure import contenders, plans, steps
 from course.measure.shapes import Point, Shape
 from kernels import hopper
+from tests.kernels.roles import run_attention
 from tests.kernels.test_forward import compare
 from tests.kernels.test_hopper import on_hopper, tensors_of
 
@@ -121,6 +122,21 @@ def test_what_the_softmax_runs_under(compiled):
             assert max(shares) < 0.5, case
         else:
             assert min(shares) > 0.9, case
+
+
+@pytest.mark.skipif(kernels.MODE == "compiled", reason="kernels are text only where no GPU compiles them")
+@pytest.mark.parametrize("head_dim_qk", [128, 192])
+@pytest.mark.parametrize("name", steps.VARIANTS)
+def test_roles_still_meet(name, head_dim_qk):
+    """A variant that waits for ever would hold whichever GPU records it."""
+    undone = steps.VARIANTS[name]
+    package = copies.with_text(steps.STEPS[0].file, steps.text(undone))
+    for shape in (Shape(1, 3, 3, 515, q_len=300), Shape(1, 2, 1, 640, q_len=640)):
+        shape = replace(shape, head_dim_qk=head_dim_qk)
+        stays = "persistent" not in undone
+        programs = 1 if stays else shape.n_q_heads * -(-shape.q_len // 128)
+        for seed in range(2):
+            run_attention(package, shape, programs=programs, counter=stays, section=shape.n_q_heads, seed=seed)
 
 
 def random(*shape, dtype):

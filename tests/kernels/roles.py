@@ -1,0 +1,361 @@
+"""Runs the roles of a kernel written in Gluon as plain Python: barriers and control flow are real, numbers in tensors are not.
+
+Gluon has no interpreter, and a wait that never ends holds a GPU for good. Without a GPU such a file is only text, in which
+``gluon.jit`` changes nothing: its functions are called here with stand-ins for all that Gluon brings. Each role is a thread,
+and so is the copy engine. One of them runs at a time, and at every copy, product and barrier it is drawn who goes on.
+
+What is found: roles that wait for ever, a buffer that is written while a product or a copy still reads it, a product that is
+missing or of the wrong blocks, a tile of the output that is missing, and a named barrier that is left half full.
+"""
+
+import random
+import threading
+import types
+from collections import Counter
+
+ROLES = {"consumer 0": 128, "consumer 1": 128, "producer": 32}  # threads of each
+ENGINE = "copy engine"
+
+
+class Deadlock(AssertionError):
+    """Nobody can go on."""
+
+
+class Number(int):
+    """An integer in a kernel. What is computed with it is one too."""
+
+    def to(self, kind: str) -> "Number":
+        return Number((self + 2**31) % 2**32 - 2**31) if kind == "int32" else self
+
+
+def _of_int(method: str):
+    def operate(self, other):
+        result = getattr(int, method)(self, other)
+        return result if result is NotImplemented else Number(result)
+
+    return operate
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Number, f"__{_name}__", _of_int(f"__{_name}__"))
+
+
+class Tensor:
+    """In registers: whatever is done with it gives another."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Tensor()
+
+    def __iter__(self):
+        return iter((Tensor(), Tensor()))  # what comes in parts comes in two
+
+    def _another(self, *_, **__):
+        return Tensor()
+
+    __call__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _another
+    __lt__ = __gt__ = __eq__ = _another
+    __hash__ = None
+
+
+def number_or_tensor(function):
+    def apply(*values):
+        return Number(function(*values)) if all(isinstance(value, int) for value in values) else Tensor()
+
+    return apply
+
+
+class Barrier:
+    """In shared memory: its phase ends when all have arrived and all bytes are there."""
+
+    def __init__(self):
+        self.count, self.arrived, self.n_bytes, self.phase = 1, 0, 0, 0
+
+    def change(self, arrived: int = 0, n_bytes: int = 0) -> None:
+        self.arrived += arrived
+        self.n_bytes += n_bytes
+        assert self.arrived <= self.count, "a barrier sees more arrivals than it counts"
+        if self.arrived == self.count and self.n_bytes == 0:
+            self.arrived, self.phase = 0, self.phase + 1
+
+
+class Slot:
+    """A buffer in shared memory, or a barrier."""
+
+    def __init__(self, name: str):
+        self.name, self.content, self.barrier = name, None, Barrier()
+
+
+class Memory:
+    """An allocation in shared memory, or one of its buffers."""
+
+    def __init__(self, program, slots, shape):
+        self.program, self.slots, self.dtype = program, slots, None
+        self.type = types.SimpleNamespace(shape=shape, layout=None)
+
+    def index(self, i: int) -> "Memory":
+        assert 0 <= i < len(self.slots), f"{self.slots[0].name} has no buffer {i}"
+        return Memory(self.program, [self.slots[i]], self.type.shape)
+
+    def reshape(self, *_) -> "Memory":
+        return self
+
+    permute = reshape
+
+    @property
+    def slot(self) -> Slot:
+        return self.slots[0]
+
+    def store(self, value) -> None:
+        self.program.pause()
+        self.program.write(self.slot, value)
+
+    def load(self, *_):
+        self.program.pause()
+        return self.slot.content
+
+
+class Program:
+    """One program of a launch: its roles, who of them may go on, and what they did."""
+
+    def __init__(self, index: int, programs: int, counter: list[int] | None, draw: random.Random):
+        self.index, self.programs, self.counter, self.draw = index, programs, counter, draw
+        self.lock = threading.Condition()
+        self.waiting: dict[str, tuple] = {}  # role -> (condition, what for)
+        self.running: str | None = None
+        self.error: BaseException | None = None
+        self.here = threading.local()
+        self.named: dict[int, types.SimpleNamespace] = {}
+        self.queue: list[tuple] = []
+        self.reads: dict[str, list[tuple[Slot, object]]] = {role: [] for role in ROLES}
+        self.products: Counter = Counter()
+        self.output: Counter = Counter()
+
+    # Who goes on
+
+    def start(self, roles, *_) -> None:
+        work = {name: lambda f=function, a=arguments: f(*a) for name, (function, arguments) in zip(ROLES, roles, strict=True)}
+        work[ENGINE] = self._engine
+        threads = [threading.Thread(target=self._run, args=item, daemon=True) for item in work.items()]
+        self.waiting = dict.fromkeys(work, (lambda: True, "begin"))
+        with self.lock:
+            self._next()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.error:
+            raise self.error
+        for name, barrier in self.named.items():
+            assert barrier.threads == 0, f"named barrier {name} is left half full"
+
+    def _run(self, name: str, work) -> None:
+        self.here.role, self.here.groups = name, []
+        try:
+            self.pause()
+            work()
+        except BaseException as error:
+            self.error = self.error or error
+        with self.lock:
+            del self.waiting[name]
+            self._next()
+
+    def _next(self) -> None:
+        able = [name for name, (condition, _) in self.waiting.items() if condition()]
+        self.running = self.draw.choice(able) if able else None
+        if self.waiting and not able and not self.error:
+            self.error = Deadlock("; ".join(f"{name} waits for {what}" for name, (_, what) in self.waiting.items()))
+        self.lock.notify_all()
+
+    def pause(self, condition=lambda: True, what: str = "its turn") -> None:
+        """Let somebody go on. Comes back when it is this role's turn again and the condition holds."""
+        name = self.here.role
+        with self.lock:
+            begun = self.waiting[name][1] != "begin"
+            self.waiting[name] = (condition, what)
+            if begun:
+                self._next()
+            self.lock.wait_for(lambda: self.running == name or self.error)
+            if self.error:
+                raise RuntimeError("another role failed")
+
+    def _engine(self) -> None:
+        """Copies arrive in any order."""
+        while True:
+            self.pause(lambda: self.queue or len(self.waiting) == 1, "a copy")
+            if not self.queue:
+                return
+            slot, content, barrier, n_bytes = self.queue.pop(self.draw.randrange(len(self.queue)))
+            self.write(slot, content)
+            barrier.change(n_bytes=-n_bytes)
+
+    def write(self, slot: Slot, content) -> None:
+        for role, reads in self.reads.items():
+            for read, of in reads:
+                assert read is not slot, f"{slot.name} is written while {role} still reads {of}"
+        slot.content = content
+
+    # What stands in for Gluon
+
+    def allocate(self, kind, shape, _):
+        return Memory(self, [Slot(f"buffer {i} of {shape}") for i in range(shape[0])], shape)
+
+    def init(self, memory, count):
+        memory.slot.barrier.count = count
+
+    def wait(self, memory, phase):
+        barrier = memory.slot.barrier
+        self.pause(lambda: barrier.phase % 2 != phase, f"phase {phase} of a barrier")
+
+    def arrive(self, memory):
+        self.pause()
+        memory.slot.barrier.change(arrived=1)
+
+    def expect(self, memory, n_bytes):
+        self.pause()
+        memory.slot.barrier.change(arrived=1, n_bytes=n_bytes)
+
+    def copy_in(self, descriptor, place, barrier, to):
+        self.pause()
+        n_bytes = descriptor.block_type.nbytes
+        self.queue.append((to.slot, (descriptor.name, *map(int, place)), barrier.slot.barrier, n_bytes))
+
+    def copy_out(self, _, place, source):
+        self.pause()
+        self.output[tuple(map(int, place))] += 1
+        self.reads[self.here.role].append((source.slot, "for the output"))
+
+    def store_wait(self, _):
+        self.pause()
+        reads = self.reads[self.here.role]
+        reads[:] = [read for read in reads if read[1] != "for the output"]
+
+    def come(self, name, threads):
+        """To a named barrier; the number of the round that began when this one is over, and its state."""
+        role = self.here.role
+        barrier = self.named.setdefault(int(name), types.SimpleNamespace(threads=0, roles=set(), rounds=0))
+        assert role not in barrier.roles, f"{role} comes to named barrier {name} twice in a round"
+        barrier.threads += ROLES[role]
+        barrier.roles.add(role)
+        assert barrier.threads <= threads, f"named barrier {name} sees more threads than it counts"
+        this_round = barrier.rounds
+        if barrier.threads == threads:
+            barrier.threads, barrier.roles, barrier.rounds = 0, set(), barrier.rounds + 1
+        return lambda: barrier.rounds > this_round
+
+    def arrive_named(self, name, threads):
+        self.pause()
+        self.come(name, threads)
+
+    def wait_named(self, name, threads):
+        self.pause()
+        self.pause(self.come(name, threads), f"named barrier {name}")
+
+    def multiply(self, a, b, accumulator, use_acc=True, is_async=False):
+        self.pause()
+        reads = [(x.slot, x.slot.content) for x in (a, b) if isinstance(x, Memory)]
+        self.products[self.here.role, tuple(content for _, content in reads)] += 1
+        self.here.groups.append(reads)
+        self.reads[self.here.role] += reads
+        return Tensor()
+
+    def wait_for_products(self, pending, deps):
+        self.pause()
+        groups = self.here.groups
+        done = len(groups) - pending
+        for slot, content in (read for group in groups[: max(0, done)] for read in group):
+            self.reads[self.here.role].remove((slot, content))
+        del groups[: max(0, done)]
+        return tuple(deps) if len(deps) > 1 else deps[0]
+
+    def take_number(self, counter):
+        self.pause()
+        counter[0] += 1
+        return Number(counter[0] - 1)
+
+    def names(self) -> dict:
+        """By the names under which a kernel's file has them."""
+        anything = Tensor()
+        gl = types.SimpleNamespace(
+            int32="int32", int64="int64", float32=None, float16=None, bfloat16=None, constexpr=lambda value: value,
+            program_id=lambda _: Number(self.index), num_programs=lambda _: Number(self.programs), static_range=range,
+            minimum=number_or_tensor(min), maximum=number_or_tensor(max),
+            max=lambda x, _: x if isinstance(x, int) else Tensor(),
+            full=lambda shape, value, *_, **__: Number(value) if shape == [1] else Tensor(),
+            allocate_shared_memory=self.allocate, warp_specialize=self.start,
+            **dict.fromkeys(("where", "exp2", "log2", "expand_dims", "convert_layout", "arange", "zeros_like"), anything),
+            **dict.fromkeys(("sum", "split", "join", "reshape", "permute", "store", "inline_asm_elementwise"), anything),
+            **dict.fromkeys(("SliceLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"), anything),
+            NVMMADistributedLayout=anything,
+        )  # fmt: skip
+        return {
+            "gl": gl,
+            "mbarrier": types.SimpleNamespace(
+                MBarrierLayout=lambda: None, init=self.init, wait=self.wait, arrive=self.arrive, expect=self.expect
+            ),
+            "tma": types.SimpleNamespace(
+                async_copy_global_to_shared=self.copy_in, async_copy_shared_to_global=self.copy_out, store_wait=self.store_wait
+            ),
+            "arrive_named": self.arrive_named, "wait_named": self.wait_named, "fence_async_shared": lambda: None,
+            "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.wait_for_products,
+            "draw": self.take_number, "drawn": lambda ticket: ticket,
+        }  # fmt: skip
+
+
+def descriptor(name: str, *block: int):
+    return types.SimpleNamespace(
+        name=name, block_shape=list(block), layout=None, dtype=None, block_type=types.SimpleNamespace(nbytes=block[-1])
+    )
+
+
+def run_attention(package, shape, *, programs: int, counter: bool, section: int, seed: int) -> None:
+    """The full-sequence kernel of a copy of our package (`course.copies`), on a `Shape` of one sequence.
+
+    programs: of the launch, one after the other. counter: whether tiles are drawn from one, and then the first program has all.
+    AssertionError for a fault.
+    """
+    module, draw = package.forward_hopper, random.Random(seed)
+    s, tail = shape, shape.head_dim_qk - 128
+    n_row_tiles = -(-s.q_len // 128)
+    drawn = [0] if counter else None
+    products, output = Counter(), Counter()
+    for index in range(programs):
+        program = Program(index, programs, drawn, draw)
+        for name, value in program.names().items():
+            for file in (module, package.hopper):
+                if hasattr(file, name):
+                    setattr(file, name, value)
+        module.attention_kernel(
+            descriptor("q", 1, 1, 64, 128), descriptor("q tail", 1, 1, 64, tail) if tail else None,
+            descriptor("k", 1, 1, 128, 128), descriptor("k tail", 1, 1, 128, tail) if tail else None,
+            descriptor("v", 1, 1, 128, 128), descriptor("out", 1, 64, 128), Tensor(), drawn, Tensor(),
+            *map(Number, (s.n_q_heads, s.group_size, s.q_len, s.context_len, s.n_q_heads, s.n_q_heads * n_row_tiles, section)),
+            CAUSAL=s.causal, Q_BUFFERS=module.QUERY_BUFFERS[s.head_dim_qk, 128],
+        )  # fmt: skip
+        products += program.products
+        output += program.output
+    wanted = expected(s)
+    values = {key: count for key, count in products.items() if len(key[1]) == 1}
+    assert values == {key: count for key, count in wanted.items() if len(key[1]) == 1}, "weights meet the wrong values"
+    # A program that has no next tile may multiply what lies there, and does not look at it.
+    assert not wanted - products, f"products are missing: {list((wanted - products).items())[:3]}"
+    tiles = {(head, row) for head in range(s.n_q_heads) for row in range(0, 128 * n_row_tiles, 64)}
+    assert {place[:2] for place in output} == tiles, "tiles of the output are missing"
+    assert max(output.values()) == 1, "a tile of the output comes twice"
+
+
+def expected(s) -> Counter:
+    """Each consumer's products, by what they read."""
+    found = Counter()
+    for head in range(s.n_q_heads):
+        kv_head = head // s.group_size
+        for first in range(0, s.q_len, 128):
+            stop = s.context_len + (min(first + 128, s.q_len) - s.q_len if s.causal else 0)
+            for key in range(0, max(stop, 1), 128):
+                for part in (0, 1):
+                    for end, column in (("", 0), (" tail", 128))[: 1 + (s.head_dim_qk > 128)]:
+                        q = (f"q{end}", 0, head, first + 64 * part, column)
+                        found[f"consumer {part}", (q, (f"k{end}", 0, kv_head, key, column))] += 1
+                    found[f"consumer {part}", (("v", 0, kv_head, key, 0),)] += 1
+    return found

@@ -16,7 +16,6 @@ Triton builds its own library for one of the two worlds while it is being import
 import functools
 import importlib.util
 import os
-import re
 import threading
 import types
 import warnings
@@ -28,9 +27,6 @@ import torch
 class Unsupported(RuntimeError):
     """The operation is well formed, but this GPU or this mode cannot run it. The message names the bound."""
 
-
-# Operations are registered with torch under the package's own name, so that a copy of the package is a package of its own.
-OPERATORS = "mha_to_mla_" + re.sub(r"\W", "_", __package__)
 
 if importlib.util.find_spec("triton") is None:
     MODE = "reference"

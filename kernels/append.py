@@ -12,7 +12,8 @@ MLA's latent and its rotary part are rows like any others: a cache with one KV h
 import torch
 
 from . import checks, reference
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, triton
+from ._operation import operation
 from .decode import as_tokens
 from .paged import by_head
 from .tiles import pad
@@ -84,7 +85,7 @@ def append_kernel(
             )
 
 
-@torch.library.custom_op(f"{OPERATORS}::append", mutates_args=("k", "v", "k_scale", "v_scale"))
+@operation("append", mutates_args=("k", "v", "k_scale", "v_scale"))
 def _append(
     k_new: torch.Tensor,
     v_new: torch.Tensor,

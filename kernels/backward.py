@@ -22,7 +22,8 @@ from typing import NamedTuple
 import torch
 
 from . import backward_hopper, checks
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .online_softmax import LN_2, LOG2_E
 from .plan import ceil_div
 from .tiles import Tile, backward_tile, pad, split_width
@@ -410,7 +411,7 @@ def _launch(kernel, programs, n_heads, tile, inputs, contiguous, causal, scale, 
         )  # fmt: skip
 
 
-@torch.library.custom_op(f"{OPERATORS}::attention_backward", mutates_args=())
+@operation("attention_backward")
 def attention_backward(
     q: torch.Tensor,
     k: torch.Tensor,

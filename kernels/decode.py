@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from . import checks, mla_hopper, plan, reference, work_list
-from ._mode import MODE, OPERATORS, Device, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, Device, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .attend import cache_of, layout_of, load_contiguous
 from .interval import attend_interval, length_of
 from .merge import launch_merge
@@ -97,7 +98,7 @@ def plan_decode(
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
 
 
-@torch.library.custom_op(f"{OPERATORS}::decode", mutates_args=("workspace",))
+@operation("decode", mutates_args=("workspace",))
 def launch(
     load_tile: str,
     q: torch.Tensor,

@@ -9,7 +9,8 @@ is about. ``read`` is there to measure how fast memory can be read.
 import torch
 
 from . import checks, reference
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .plan import ceil_div
 
 MAX_BLOCK = 8192
@@ -28,7 +29,7 @@ def copy_kernel(x, out, n_elements, x_stride, BLOCK: tl.constexpr):
     tl.store(out + offsets, values, mask=inside)
 
 
-@torch.library.custom_op(f"{OPERATORS}::copy", mutates_args=())
+@operation("copy")
 def _copy(x: torch.Tensor, block: int) -> torch.Tensor:
     checks.runnable(torch.float32, device_of(x).capability)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -120,7 +121,7 @@ def softmax_kernel(x, out, n_columns, row_stride, column_stride, BLOCK: tl.const
     tl.store(out + row * n_columns + columns, (weights / total).to(out.dtype.element_ty), mask=columns < n_columns)
 
 
-@torch.library.custom_op(f"{OPERATORS}::softmax", mutates_args=())
+@operation("softmax")
 def _softmax(x: torch.Tensor, block: int | None) -> torch.Tensor:
     checks.runnable(x.dtype, device_of(x).capability)
     (scores,) = to_kernel(x)

@@ -8,7 +8,8 @@ head still loads every key it needs. (Dao et al. 2022 and Dao 2023, the forward 
 import torch
 
 from . import backward, checks, forward_hopper, reference
-from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .attend import Cache, attend, layout_of, load_contiguous, load_queries, store_states
 from .hopper import describable
 from .online_softmax import LOG2_E
@@ -89,7 +90,7 @@ def describe(tensor: torch.Tensor, rows: int, columns: int):
     return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], [1, 1, rows, columns])
 
 
-@torch.library.custom_op(f"{OPERATORS}::attention", mutates_args=())
+@operation("attention")
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, allow_tf32: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:

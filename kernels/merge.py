@@ -12,7 +12,8 @@ run across GPUs. (Flash-Decoding, Dao et al. 2023; the formula is the one of Mil
 import torch
 
 from . import checks, reference
-from ._mode import MODE, OPERATORS, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .plan import ceil_div
 from .tiles import pad
 
@@ -84,7 +85,7 @@ def launch_merge(
         )  # fmt: skip
 
 
-@torch.library.custom_op(f"{OPERATORS}::merge", mutates_args=())
+@operation("merge")
 def _merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     checks.runnable(outs.dtype, device_of(outs).capability)
     (partial_outs,) = to_kernel(outs)

@@ -10,7 +10,8 @@ along: Dao et al. 2022, algorithm 1.)
 import torch
 
 from . import checks, online_softmax, reference
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, to_kernel, triton
+from ._operation import operation
 from .online_softmax import LOG2_E
 from .tiles import pad
 
@@ -47,7 +48,7 @@ def one_row_kernel(
     tl.store(lse + tl.arange(0, 1), result_lse)
 
 
-@torch.library.custom_op(f"{OPERATORS}::one_row", mutates_args=())
+@operation("one_row")
 def _one_row(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, block_n: int
 ) -> tuple[torch.Tensor, torch.Tensor]:

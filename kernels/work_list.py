@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from . import checks, plan
-from ._mode import MODE, OPERATORS, Unsupported, device_of, launching, tl, triton
+from ._mode import MODE, Unsupported, device_of, launching, tl, triton
+from ._operation import operation
 from .interval import attend_interval, length_of
 from .tiles import decode_rows, pad
 
@@ -111,7 +112,7 @@ def work_kernel(
             )  # fmt: skip
 
 
-@torch.library.custom_op(f"{OPERATORS}::plan_work", mutates_args=())
+@operation("plan_work")
 def _plan_work(seq_lens: torch.Tensor, capacity: int, shares: int) -> tuple[torch.Tensor, torch.Tensor]:
     checks.runnable(torch.float32, device_of(seq_lens).capability)
     batch = len(seq_lens)

@@ -6,6 +6,7 @@ own program of `interval.py`; the partial results are joined by `merge.py`. A ca
 (Flash-Decoding, Dao et al. 2023.)
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class DecodeLaunch:
     programs: int
 
 
+@functools.lru_cache(maxsize=1024)  # asked at every step, with the same numbers
 def plan_decode(
     batch: int,
     n_q_heads: int,

@@ -155,8 +155,8 @@ def launch(
     apart = 1 if k_scale is None else 2
     page = 0 if block_table is None else page_size
     layout = layout_of(head // apart, tail, head_dim_v // apart, k, k_tail, v, k_scale, v_scale, page=page)
-    # A share's walks are pieces of sequences, and two programs are planned for each SM: a tile for short walks leaves room.
     itemsize = 4 if q.dtype == torch.float32 else k.element_size()  # of what is multiplied: 8-bit keys become what q is
+    # A share's walks are pieces of sequences, and two programs are planned for each SM: a tile for short walks leaves room.
     walk, given = (capacity, num_splits) if bounds is None else (0, 1)
     planned = plan_decode(
         batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, itemsize, device,
@@ -165,12 +165,9 @@ def launch(
     tile, num_splits = planned.tile, planned.num_splits
     out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)
     lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
-    if bounds is None:
-        programs = planned.programs
-        elements = plan.decode_workspace(batch, q_len, n_q_heads, head_dim_v, num_splits)
-    else:
-        programs = (len(bounds) - 1) * planned.row_tiles
-        elements = plan.work_workspace(batch, q_len, n_q_heads, head_dim_v, len(bounds) - 1)
+    shares = None if bounds is None else len(bounds) - 1
+    programs = planned.programs if shares is None else shares * planned.row_tiles
+    elements = plan.decode_workspace(batch, q_len, n_q_heads, head_dim_v, num_splits, shares=shares)
     checks.launchable(programs)
     checks.workspace_size(workspace, elements)
     if out.numel() == 0:

@@ -38,14 +38,15 @@ def num_splits(batch: int, head_tiles: int, context_len: int, sm_count: int) -> 
     return max(1, min(splits, context_len // MIN_TOKENS_PER_SPLIT))
 
 
-def decode_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, num_splits: int) -> int:
-    """float32 elements that the partial results of a split decode need: outputs and log-sum-exps; 0 for one split."""
-    return 0 if num_splits == 1 else num_splits * batch * q_len * n_q_heads * (head_dim_v + 1)
+def decode_workspace(
+    batch: int, q_len: int, n_q_heads: int, head_dim_v: int, num_splits: int = 1, *, shares: int | None = None
+) -> int:
+    """float32 elements that the partial results of a decode need: outputs and log-sum-exps; 0 for one split.
 
-
-def work_workspace(batch: int, q_len: int, n_q_heads: int, head_dim_v: int, shares: int) -> int:
-    """The same for a work list: share i leaves sequence b in state i + b, so there are shares + batch places."""
-    return (shares + batch) * q_len * n_q_heads * (head_dim_v + 1)
+    With a work list of so many ``shares``: share i leaves sequence b in state i + b, so there are shares + batch states.
+    """
+    states = shares + batch if shares is not None else num_splits * batch if num_splits > 1 else 0
+    return states * q_len * n_q_heads * (head_dim_v + 1)
 
 
 def shares(head_tiles: int, sm_count: int, *, programs_per_sm: int = 2) -> int:

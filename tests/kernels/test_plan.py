@@ -39,6 +39,7 @@ def test_splits_stay_in_bounds(batch, head_tiles, context_len, sm_count):
 def test_workspace_holds_outputs_and_log_sum_exps():
     assert plan.decode_workspace(3, 1, 8, 64, 1) == 0
     assert plan.decode_workspace(3, 2, 8, 64, 5) == 5 * 3 * 2 * 8 * 65
+    assert plan.decode_workspace(3, 2, 8, 64, shares=7) == (7 + 3) * 2 * 8 * 65
 
 
 def test_plan_decode_is_what_decode_launches(random):

@@ -80,10 +80,11 @@ def plan_decode(
     num_splits: int | None = None,
     shared_width: int = 0,
     page_size: int | None = None,
+    eight_bits: bool = False,
 ) -> DecodeLaunch:
     """The launch that ``decode`` makes for these shapes on ``device``, without a tensor; ``context_len`` is the capacity.
 
-    ``shared_width`` columns of a key are its value too (MLA's latent); ``page_size`` is None for a contiguous cache.
+    ``itemsize``, ``shared_width`` (MLA's latent), ``page_size`` and ``eight_bits``: as in ``tiles.decode_tile``.
     """
     rows = n_q_heads // n_kv_heads * q_len
     tile_rows = decode_rows(rows, head_dim_v, itemsize, device.capability)
@@ -94,7 +95,7 @@ def plan_decode(
         num_splits = plan.num_splits(batch, row_tiles, context_len, slots)
     tile = decode_tile(
         rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits,
-        shared_width=shared_width, page_size=page_size,
+        shared_width=shared_width, page_size=page_size, eight_bits=eight_bits,
     )  # fmt: skip
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile.rows, q_len=q_len)
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
@@ -161,6 +162,7 @@ def launch(
     planned = plan_decode(
         batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, itemsize, device,
         q_len=q_len, num_splits=given, shared_width=head if v is None else 0, page_size=page or None,
+        eight_bits=k_scale is not None,
     )  # fmt: skip
     tile, num_splits = planned.tile, planned.num_splits
     out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)

@@ -27,6 +27,8 @@ class Tile:
 # pass through registers as float32: few rows over many threads, or they spill.
 NO_TENSOR_CORES = Tile(8, 32, 8, 1)
 FLOAT32 = Tile(MIN_DOT, 32, 8, 1)
+# A latent that becomes float32 from 8 bits is there in both formats at once.
+FLOAT32_OVER_8_BITS = Tile(MIN_DOT, 16, 8, 1)
 
 
 def pad(width: int) -> int:
@@ -114,17 +116,20 @@ def decode_tile(
     *,
     shared_width: int = 0,
     page_size: int | None = None,
+    eight_bits: bool = False,
 ) -> Tile:
     """Tile of the decode kernels for ``rows`` = group_size * q_len, and programs that walk over about ``tokens`` keys each.
 
-    ``shared_width`` columns of a key are its value too and are loaded once; ``page_size`` is None for a contiguous cache.
+    ``itemsize`` is that of what is multiplied, 4 also where the cache has ``eight_bits``. ``shared_width`` columns of a key are
+    its value too and are loaded once; ``page_size`` is None for a contiguous cache.
     """
     pad_qk = pad(shared_width) + pad(head_dim_qk - shared_width) if shared_width else padded_width(head_dim_qk)
     columns = pad_qk + (0 if shared_width else pad(head_dim_v))
     if capability < (8, 0):
         return _fit(NO_TENSOR_CORES, columns, pad_qk, 4, shared_memory)
     if itemsize == 4:
-        return _fit(FLOAT32, columns, pad_qk, itemsize, shared_memory)
+        tile = FLOAT32_OVER_8_BITS if eight_bits and shared_width else FLOAT32
+        return _fit(tile, columns, pad_qk, itemsize, shared_memory)
     if itemsize == 1 and shared_width:
         columns += pad(head_dim_qk - shared_width)  # the rotary part stays in 16 bits
     tile_rows = decode_rows(rows, head_dim_v, itemsize, capability)

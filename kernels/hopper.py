@@ -60,6 +60,14 @@ else:
     warpgroup_mma = warpgroup_mma_init = warpgroup_mma_wait = None
 
 
+CAPABILITY = (9, 0)
+
+
+def present() -> bool:
+    """Whether these kernels can run on the current GPU: a Hopper one, and a version of Triton that was tried."""
+    return MODE == "compiled" and VERSION in TESTED and torch.cuda.get_device_capability() == CAPABILITY
+
+
 _portable = False
 
 
@@ -92,7 +100,7 @@ def available(*tensors: torch.Tensor) -> bool:
     another version a warning says so, once; all else is quiet, because the portable form gives the same result.
     """
     first = tensors[0]
-    if _portable or MODE != "compiled" or device_of(first).capability != (9, 0):
+    if _portable or MODE != "compiled" or device_of(first).capability != CAPABILITY:
         return False
     if first.dtype not in (torch.float16, torch.bfloat16) or not all(map(describable, tensors)):
         return False

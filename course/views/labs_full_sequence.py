@@ -89,7 +89,7 @@ def points(shape: Shape) -> list[Point]:
     On a Hopper GPU, whose kernels are others, the portable form as well.
     """
     contenders = [plans.ours(shape)]
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+    if kernels.hopper.present():
         contenders.append(plans.portable(shape))
     contenders += [Point(shape, "sdpa", backend) for backend in BACKENDS if backend != "MATH"]
     if shape.direction == "backward" and shape.group_size > 1:

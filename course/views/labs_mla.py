@@ -166,7 +166,7 @@ def mla_lab() -> Lab:
         shape = Shape.mla(work.value[0], heads.value, work.value[1], dtype=record.usual_dtype())
         points = [plans.ours(shape)]
         # The plan of a recording takes both forms of as many heads, too: fewer run the plain one everywhere.
-        if heads.value >= 64 and torch.cuda.get_device_capability() == (9, 0):
+        if heads.value >= 64 and kernels.hopper.present():
             points.append(plans.portable(shape))
         fresh = list(record.measure_shape(points, machine))
         rows.extend(fresh)

@@ -19,8 +19,7 @@ from kernels.backward import attention_backward
 from tests.kernels.test_backward import compare as compare_gradients
 from tests.kernels.test_forward import compare as compare_attention
 
-HOPPER = kernels.MODE == "compiled" and torch.cuda.get_device_capability() == (9, 0) and hopper.VERSION in hopper.TESTED
-on_hopper = pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
+on_hopper = pytest.mark.skipif(not hopper.present(), reason="needs a GPU of compute capability 9.0")
 HALVES = [torch.bfloat16, torch.float16]
 
 

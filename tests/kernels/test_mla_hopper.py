@@ -14,11 +14,7 @@ from kernels import hopper, mla_hopper, reference
 from tests.kernels.decoding import assert_alike, assert_same, assert_state, lens, scatter, variants
 from tests.kernels.test_mla import sdpa
 
-HERE = torch.empty(0, device="cuda" if kernels.MODE == "compiled" else "cpu")
-on_hopper = pytest.mark.skipif(
-    kernels.MODE != "compiled" or kernels.device_of(HERE).capability != (9, 0) or hopper.VERSION not in hopper.TESTED,
-    reason="needs a Hopper GPU, and a version of Triton that was tried",
-)
+on_hopper = pytest.mark.skipif(not hopper.present(), reason="needs a Hopper GPU, and a version of Triton that was tried")
 LENGTHS = 0, 1, 63, 64, 65, 127, 128, 129, 500, 512
 
 

@@ -18,6 +18,7 @@ Gluon has no interpreter. Where it cannot be used these kernels are text, and th
 """
 
 import contextlib
+import functools
 import types
 import warnings
 
@@ -120,18 +121,23 @@ def _warn_once(said=[]) -> None:  # noqa: B006  the list is the memory
         )
 
 
+@functools.cache  # there are few, and the host waits for each
+def _swizzled(columns: int, itemsize: int, rank: int, dense: bool):
+    """Layout of a block in shared memory: its lines swizzled as the tensor cores want them, or ``dense``, one after another."""
+    swizzle = 0 if dense else min(128, columns * itemsize)
+    return gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=rank)
+
+
 def describe(tensor: torch.Tensor, *block: int):
     """Descriptor by which the copy engine moves blocks of this tensor, ``block`` long along its last axes, 1 along the others.
 
     Columns are swizzled in shared memory as the tensor cores want them. What lies outside the tensor reads 0, and is not
     written.
     """
-    size = tensor.element_size()
     shape = [1] * (tensor.dim() - len(block)) + list(block)
     # The step along an axis of one entry is never taken, but has to look like one.
     strides = [stride if n > 1 else 16 for n, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)]
-    swizzle = min(128, block[-1] * size) if len(block) > 1 else 0
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=len(shape))
+    layout = _swizzled(block[-1], tensor.element_size(), len(shape), len(block) == 1)
     return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], shape, layout)
 
 

@@ -18,12 +18,16 @@ A program is not one tile: as many programs as the GPU has SMs take tile after t
 the next one is that which no program has drawn yet. The producer draws it, and loads its queries and first keys while the
 consumers finish the tile before. Heads go in sections, few enough that their keys and values stay in the L2 cache.
 
+Keys 128 wide leave room for the queries of two tiles, and the output leaves through those it was made of. Keys 192 wide leave
+room for one: there the output has a small buffer of its own, queries are given back before the last product of their tile, and
+the next tile's first product is on its way while the output is written.
+
 Four habits decide the speed:
 - The compiler moves the wait for a product up over independent arithmetic, unless a branch stands between. The wait for the
   next V, a polling loop, is that branch: it stands between the softmax and the wait for O.
 - P travels from turn to turn as pairs of 16-bit numbers in int32: a tensor of 16-bit numbers is unpacked and packed every time.
 - Row sums are kept for each thread, and added up over the threads once a tile.
-- Buffers of K and V are given back through named barriers, at which nobody but the producer waits.
+- Buffers of Q, K and V are given back through named barriers, at which nobody but the producer waits.
 
 Sources: the schedule is FlashAttention-3's (Shah et al. 2024, 2407.08608, sections 3.1 and 3.2), without its ping-pong: taking
 turns at the tensor cores brought nothing on long rows here. The tile counter is the dynamic scheduler of the same code base.
@@ -56,11 +60,16 @@ from .plan import ceil_div
 ROWS: gl.constexpr = gl.constexpr(64)  # queries of a consumer; a tile has those of two
 BLOCK_N: gl.constexpr = gl.constexpr(128)  # keys of a block
 BUFFERS: gl.constexpr = gl.constexpr(2)  # for K, and as many for V
+COLUMNS: gl.constexpr = gl.constexpr(64)  # of the output that leave together, where it has a buffer of its own
 
-# Named barriers, one for each buffer. The first few are Triton's own.
+# Named barriers, one for each buffer, and for the tile one for each consumer. The first few are Triton's own.
+TILE_FULL: gl.constexpr = gl.constexpr(4)
+TILE_EMPTY: gl.constexpr = gl.constexpr(6)
 K_EMPTY: gl.constexpr = gl.constexpr(8)
 V_EMPTY: gl.constexpr = gl.constexpr(10)
+Q_EMPTY: gl.constexpr = gl.constexpr(12)
 ALL: gl.constexpr = gl.constexpr(2 * 128 + 32)  # the threads that meet there: two consumers arrive, the producer waits
+ONE: gl.constexpr = gl.constexpr(128 + 32)  # likewise, of what one consumer reads for itself
 
 # The widths, of keys and values, that there are tiles for, and how many tiles of queries find room in shared memory then.
 QUERY_BUFFERS = {(128, 128): 2, (192, 128): 1}
@@ -73,18 +82,16 @@ FEW_TILES = 4
 class Shared(NamedTuple):
     """What lies in shared memory: for each buffer its barriers."""
 
-    q: object  # [buffers * 2 consumers, 1, 1, ROWS, head]; takes the output when its tile is done
+    q: object  # [buffers * 2 consumers, 1, 1, ROWS, head]; with two buffers takes the output when its tile is done
     q_tail: object
     k: object  # [BUFFERS, 1, 1, BLOCK_N, head]
     k_tail: object
     v: object  # [BUFFERS, 1, 1, BLOCK_N, Dv]
-    tile: object  # [2, 1] the tile drawn, as head * 2**32 + row tile; -1 after the last
+    out: object  # [2 consumers, 1, ROWS, COLUMNS] where q has one buffer, otherwise None
+    tile: object  # [1] the tile drawn, as head * 2**32 + row tile; -1 after the last
     q_full: object
-    q_empty: object
     k_full: object
     v_full: object
-    tile_full: object
-    tile_empty: object
 
 
 class Sizes(NamedTuple):
@@ -126,7 +133,8 @@ def load(first, tail, s_first, s_tail, slot, full, sequence, head, row):
 def load_q(q, q_tail, shared, turn, part, sequence, head, row):
     Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
     slot = 2 * (turn % Q_BUFFERS) + part
-    mbarrier.wait(shared.q_empty.index(slot), turn // Q_BUFFERS & 1 ^ 1)
+    if turn >= Q_BUFFERS:
+        wait_named(Q_EMPTY + slot, ONE)
     load(q, q_tail, shared.q, shared.q_tail, slot, shared.q_full.index(slot), sequence, head, row + part * ROWS)
 
 
@@ -148,15 +156,18 @@ def load_v(v, shared, turn, sequence, kv_head, block):
 
 @gluon.jit
 def announce(shared, turn, tile):
-    """Tell both consumers the tile of this turn, when they have read the one before the last."""
-    slot = turn % 2
-    mbarrier.wait(shared.tile_empty.index(slot), turn // 2 & 1 ^ 1)
-    shared.tile.index(slot).store(gl.full([1], tile, gl.int64, layout=gl.BlockedLayout([1], [32], [1], [0])))
-    mbarrier.arrive(shared.tile_full.index(slot))
+    """Tell both consumers the tile of this turn, when they have read the one before."""
+    if turn > 0:
+        for part in gl.static_range(2):
+            wait_named(TILE_EMPTY + part, ONE)
+    shared.tile.store(gl.full([1], tile, gl.int64, layout=gl.BlockedLayout([1], [32], [1], [0])))
+    for part in gl.static_range(2):
+        arrive_named(TILE_FULL + part, ONE)
 
 
 @gluon.jit
 def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constexpr):
+    Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
     n_row_tiles = (sizes.q_len + 2 * ROWS - 1) // (2 * ROWS)
     n_programs = gl.num_programs(0)
     index = gl.program_id(0)
@@ -173,8 +184,12 @@ def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constex
         head = head % sizes.n_q_heads
         kv_head = head // sizes.group_size
         last = key_blocks(row_tile, sizes, CAUSAL) - 1
-        load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
-        load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
+        if Q_BUFFERS > 1:
+            load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
+            load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
+        else:  # the one buffer of queries is the last to become empty
+            load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
+            load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
         load_q(q, q_tail, shared, turn, 1, sequence, head, row_tile * 2 * ROWS)
         for i in range(last):  # in the order of use: the next K before this V
             load_k(k, k_tail, shared, kv_turn + 1, sequence, kv_head, last - 1 - i)
@@ -191,18 +206,23 @@ def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constex
         if kv_turn >= back:
             wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)
             wait_named(V_EMPTY + (kv_turn - back) % BUFFERS, ALL)
+    for part in gl.static_range(2):
+        wait_named(TILE_EMPTY + part, ONE)
+        if Q_BUFFERS == 1:
+            wait_named(Q_EMPTY + part, ONE)
+        elif turn > 1:  # the queries of the last tile are not given back
+            wait_named(Q_EMPTY + 2 * ((turn - 2) % Q_BUFFERS) + part, ONE)
 
 
 # The consumers
 
 
 @gluon.jit
-def next_tile(shared, turn):
-    """Query head (of all sequences) and row tile of this turn, which ``announce`` wrote; a negative head after the last."""
-    slot = turn % 2
-    mbarrier.wait(shared.tile_full.index(slot), turn // 2 & 1)
-    tile = gl.max(shared.tile.index(slot).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-    mbarrier.arrive(shared.tile_empty.index(slot))
+def next_tile(shared, PART: gl.constexpr):
+    """Query head (of all sequences) and row tile that ``announce`` wrote; a negative head after the last."""
+    wait_named(TILE_FULL + PART, ONE)
+    tile = gl.max(shared.tile.load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    arrive_named(TILE_EMPTY + PART, ONE)
     return (tile >> 32).to(gl.int32), tile.to(gl.int32)
 
 
@@ -297,10 +317,33 @@ def take_block(
 
 
 @gluon.jit
-def give_back(shared, q_slot):
-    """The output has been read out of the buffer of the queries: the producer may fill it."""
-    tma.store_wait(0)
-    mbarrier.arrive(shared.q_empty.index(q_slot))
+def issue_first_scores(shared, head, turn, kv_turn, PART: gl.constexpr, SCORES: gl.constexpr):
+    """Start S of a tile's last block of keys. After the last tile it is of what lies there, and nobody looks at it."""
+    Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
+    q_slot = 2 * (turn % Q_BUFFERS) + PART
+    k_slot = kv_turn % BUFFERS
+    if head >= 0:
+        mbarrier.wait(shared.q_full.index(q_slot), turn // Q_BUFFERS & 1)
+        mbarrier.wait(shared.k_full.index(k_slot), kv_turn // BUFFERS & 1)
+    return issue_scores(shared, q_slot, k_slot, SCORES)
+
+
+@gluon.jit
+def write(out, shared, tile, q_slot, head, row, PART: gl.constexpr):
+    """Copy a tile to the output: whole, through the queries that are used up, or half by half through its own buffer."""
+    if shared.out is None:
+        done = shared.q.index(q_slot)
+        done.reshape(tile.shape).store(tile)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out, [head, row, 0], done.reshape(out.block_shape))
+    else:
+        staged = shared.out.index(PART)
+        halves = gl.split(gl.permute(gl.reshape(tile, [ROWS, 2, COLUMNS]), (0, 2, 1)))
+        for half in gl.static_range(2):
+            tma.store_wait(0)  # until the copy engine has read what lay there
+            staged.reshape([ROWS, COLUMNS]).store(halves[half])
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out, [head, row, half * COLUMNS], staged)
 
 
 @gluon.jit
@@ -312,7 +355,9 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
     OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V, 16])
     turn = 0
     kv_turn = 0
-    head, row_tile = next_tile(shared, turn)
+    head, row_tile = next_tile(shared, PART)
+    if Q_BUFFERS == 1:
+        scores = warpgroup_mma_wait(0, deps=[issue_first_scores(shared, head, turn, kv_turn, PART, SCORES)])
     while head >= 0:
         row = (2 * row_tile + PART) * ROWS
         rows = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
@@ -323,17 +368,16 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
             visible += rows + 1 - sizes.q_len
             unmasked = gl.minimum(gl.maximum(row + 1 + sizes.kv_len - sizes.q_len, 0) // BLOCK_N, last)
 
-        # The first block of keys, the last of the row.
+        # The first block of keys, the last of the row. With one buffer of queries its scores are there.
         q_slot = 2 * (turn % Q_BUFFERS) + PART
-        k_slot = kv_turn % BUFFERS
-        mbarrier.wait(shared.q_full.index(q_slot), turn // Q_BUFFERS & 1)
-        mbarrier.wait(shared.k_full.index(k_slot), kv_turn // BUFFERS & 1)
-        scores = issue_scores(shared, q_slot, k_slot, SCORES)
-        if Q_BUFFERS > 1:  # noqa: SIM102  one is asked by the compiler, one by the program
+        if Q_BUFFERS > 1:
+            scores = issue_first_scores(shared, head, turn, kv_turn, PART, SCORES)
             if turn > 0:
-                give_back(shared, 2 * ((turn - 1) % Q_BUFFERS) + PART)
-        scores = warpgroup_mma_wait(0, deps=[scores])
-        arrive_named(K_EMPTY + k_slot, ALL)
+                # The copy engine has read the output out of the buffer of the queries: the producer may fill it.
+                tma.store_wait(0)
+                arrive_named(Q_EMPTY + 2 * ((turn - 1) % Q_BUFFERS) + PART, ONE)
+            scores = warpgroup_mma_wait(0, deps=[scores])
+        arrive_named(K_EMPTY + kv_turn % BUFFERS, ALL)
         m = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))
         m, shift, weights = weigh(m, scores, scale_log2, visible, last, True, SCORES)
         l = thread_sums(weights)
@@ -353,25 +397,23 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
         kv_turn += last
 
         # The last product; under it the log-sum-exp goes out and the next tile comes in.
+        if Q_BUFFERS == 1:
+            arrive_named(Q_EMPTY + q_slot, ONE)
         acc, p = issue_values(shared, pairs, kv_turn % BUFFERS, acc, OUTPUT)
         total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, SCORES))
         shift = gl.where(m == float("-inf"), 0.0, m * scale_log2)
         gl.store(lse + head.to(gl.int64) * sizes.q_len + rows, (shift + gl.log2(total)) * LN_2, mask=rows < sizes.q_len)
         share = gl.convert_layout(gl.where(total > 0, 1.0 / total, 0.0), gl.SliceLayout(1, OUTPUT))
         turn += 1
-        next_head, row_tile = next_tile(shared, turn)
-        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+        next_head, row_tile = next_tile(shared, PART)
+        if Q_BUFFERS == 1:
+            scores = issue_first_scores(shared, next_head, turn, kv_turn + 1, PART, SCORES)
+        acc, p = warpgroup_mma_wait(2 - Q_BUFFERS, deps=[acc, p])
         arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)
         kv_turn += 1
-
-        # The queries are used up: their buffer takes the output. It is given back when the copy engine has read it, which is
-        # waited for under the next tile's first product; or at once, where the next tile's queries need this very buffer.
-        done = shared.q.index(q_slot)
-        done.reshape([ROWS, V]).store((acc * gl.expand_dims(share, 1)).to(shared.v.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out, [head, row, 0], done.reshape([1, ROWS, V]))
+        write(out, shared, (acc * gl.expand_dims(share, 1)).to(shared.v.dtype), q_slot, head, row, PART)
         if Q_BUFFERS == 1:
-            give_back(shared, q_slot)
+            scores = warpgroup_mma_wait(0, deps=[scores])
         head = next_head
     tma.store_wait(0)
 
@@ -389,31 +431,28 @@ def attention_kernel(
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     s_q_tail = None
     s_k_tail = None
+    s_out = None
     s_q = gl.allocate_shared_memory(q.dtype, [2 * Q_BUFFERS] + q.block_shape, q.layout)
     s_k = gl.allocate_shared_memory(k.dtype, [BUFFERS] + k.block_shape, k.layout)
     if q_tail is not None:
         s_q_tail = gl.allocate_shared_memory(q.dtype, [2 * Q_BUFFERS] + q_tail.block_shape, q_tail.layout)
         s_k_tail = gl.allocate_shared_memory(k.dtype, [BUFFERS] + k_tail.block_shape, k_tail.layout)
+    if Q_BUFFERS == 1:
+        s_out = gl.allocate_shared_memory(out.dtype, [2] + out.block_shape, out.layout)
     shared = Shared(
         s_q, s_q_tail, s_k, s_k_tail,
         v=gl.allocate_shared_memory(v.dtype, [BUFFERS] + v.block_shape, v.layout),
-        tile=gl.allocate_shared_memory(gl.int64, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])),
+        out=s_out,
+        tile=gl.allocate_shared_memory(gl.int64, [1], gl.SwizzledSharedLayout(1, 1, 1, [0])),
         q_full=gl.allocate_shared_memory(gl.int64, [2 * Q_BUFFERS, 1], barriers),
-        q_empty=gl.allocate_shared_memory(gl.int64, [2 * Q_BUFFERS, 1], barriers),
         k_full=gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
         v_full=gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], barriers),
-        tile_full=gl.allocate_shared_memory(gl.int64, [2, 1], barriers),
-        tile_empty=gl.allocate_shared_memory(gl.int64, [2, 1], barriers),
     )  # fmt: skip
     for i in gl.static_range(2 * Q_BUFFERS):
         mbarrier.init(shared.q_full.index(i), count=1)
-        mbarrier.init(shared.q_empty.index(i), count=1)
     for i in gl.static_range(BUFFERS):
         mbarrier.init(shared.k_full.index(i), count=1)
         mbarrier.init(shared.v_full.index(i), count=1)
-    for i in gl.static_range(2):
-        mbarrier.init(shared.tile_full.index(i), count=1)
-        mbarrier.init(shared.tile_empty.index(i), count=2)
     fence_async_shared()
     sizes = Sizes(n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section)
     gl.warp_specialize(
@@ -449,6 +488,8 @@ def launch(
     n_kv_heads, kv_len, head_dim_v = v.shape[1:]
     group_size, tail = n_q_heads // n_kv_heads, head_dim_qk - 128
     n_heads = batch * n_q_heads
+    buffers = QUERY_BUFFERS[head_dim_qk, head_dim_v]
+    columns = COLUMNS.value if buffers == 1 else head_dim_v
     n_tiles = n_heads * ceil_div(q_len, 128)
     programs = min(n_tiles, device_of(q).sm_count)
     if n_tiles <= FEW_TILES * programs:
@@ -459,7 +500,7 @@ def launch(
         attention_kernel[(programs,)](
             describe(q, 64, 128), describe(q, 64, tail) if tail else None,
             describe(k, 128, 128), describe(k, 128, tail) if tail else None,
-            describe(v, 128, head_dim_v), describe(out.flatten(0, 1), 64, head_dim_v), lse, counter,
+            describe(v, 128, head_dim_v), describe(out.flatten(0, 1), 64, columns), lse, counter,
             scale * LOG2_E, n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section,
-            CAUSAL=causal, Q_BUFFERS=QUERY_BUFFERS[head_dim_qk, head_dim_v], num_warps=4,
+            CAUSAL=causal, Q_BUFFERS=buffers, num_warps=4,
         )  # fmt: skip

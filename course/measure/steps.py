@@ -105,7 +105,6 @@ STEPS = (
             ("programs = min(n_tiles, device_of(q).sm_count)", "programs = n_tiles"),
             ("if n_tiles <= FEW_TILES * programs:", "if n_tiles <= FEW_TILES * device_of(q).sm_count:"),
             ("lse.new_zeros(1, dtype=torch.int32)", "None"),
-            ("QUERY_BUFFERS = {(128, 128): 2,", "QUERY_BUFFERS = {(128, 128): 1,"),
         ),
     ),
     Step(
@@ -135,8 +134,7 @@ STEPS = (
              "    mbarrier.wait(shared.v_empty.index(slot), turn // BUFFERS & 1 ^ 1)\n"),
             ("    scores = warpgroup_mma_wait(1, deps=[scores])\n    arrive_named(K_EMPTY + k_slot, ALL)\n",
              "    scores = warpgroup_mma_wait(1, deps=[scores])\n    mbarrier.arrive(shared.k_empty.index(k_slot))\n"),
-            ("        scores = warpgroup_mma_wait(0, deps=[scores])\n        arrive_named(K_EMPTY + k_slot, ALL)\n",
-             "        scores = warpgroup_mma_wait(0, deps=[scores])\n        mbarrier.arrive(shared.k_empty.index(k_slot))\n"),
+            ("arrive_named(K_EMPTY + kv_turn % BUFFERS, ALL)", "mbarrier.arrive(shared.k_empty.index(kv_turn % BUFFERS))"),
             ("    arrive_named(V_EMPTY + v_slot, ALL)\n", "    mbarrier.arrive(shared.v_empty.index(v_slot))\n"),
             ("arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)", "mbarrier.arrive(shared.v_empty.index(kv_turn % BUFFERS))"),
             ("    # A program must not end with a named barrier half full. By now the consumers know that there is no next "

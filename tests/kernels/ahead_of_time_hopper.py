@@ -4,12 +4,14 @@ line each: python ahead_of_time_hopper.py
 Runs in a process of its own, as `ahead_of_time.py` does, and for the same reason.
 """
 
+import itertools
 import json
 import re
 import subprocess
 import tempfile
 
 import ahead_of_time  # noqa: F401  sets the mode and the path, imports `kernels` before Triton
+import sanitize
 import triton
 from ahead_of_time import CUOBJDUMP, SHARED_MEMORY
 from triton.backends.compiler import GPUTarget
@@ -24,8 +26,8 @@ INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 
 def descriptor(kind, *block):
     """The type of a tensor descriptor, as ``hopper.describe`` makes it."""
-    bits = 32 if kind == "fp32" else 16
-    swizzle = min(128, block[-1] * bits // 8) if block[-2] > 1 else 0
+    bits = 32 if kind in ("fp32", "i32") else 16
+    swizzle = min(128, block[-1] * bits // 8) if len(block) > 1 and block[-2] > 1 else 0
     layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=bits, rank=len(block))
     return f"tensordesc<{kind}[{', '.join(map(str, block))}],{layout!r}>"
 
@@ -112,6 +114,16 @@ def gradients(kind, *, causal, split):
     return machine_code(backward_hopper.gradients_kernel, signature, CAUSAL=causal, SPLIT=split)
 
 
+def hand_overs():
+    """The small kernels of `sanitize.py`."""
+    words = descriptor("i32", sanitize.WORDS.value)
+    turns = {"turns": "i32"}
+    yield "named", machine_code(sanitize.named_kernel, {"out": "*i32", **turns}, WAITS=True)
+    yield "mbarrier", machine_code(sanitize.mbarrier_kernel, {"out": "*i32"}, WAITS=True)
+    yield "copy in", machine_code(sanitize.copy_in_kernel, {"source": words, "out": "*i32", **turns}, WAITS=True)
+    yield "copy out", machine_code(sanitize.copy_out_kernel, {"out": words, **turns}, WAITS=True)
+
+
 def cases():
     yield "attention 128", attention("bf16", 128, causal=True, counter=True)
     yield "attention 192/128, full", attention("fp16", 192, causal=False, counter=False)
@@ -121,5 +133,5 @@ def cases():
 
 
 if __name__ == "__main__":
-    for name, needs in cases():
+    for name, needs in itertools.chain(cases(), hand_overs()):
         print(json.dumps({"case": name, **needs}), flush=True)

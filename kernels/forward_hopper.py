@@ -48,8 +48,10 @@ from .hopper import (
     gl,
     gluon,
     mbarrier,
+    pack,
     tile_of,
     tma,
+    unpack,
     wait_named,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -248,25 +250,6 @@ def issue_values(shared, pairs, v_slot, acc, OUTPUT: gl.constexpr):
     p = unpack(pairs, shared.v.dtype, gl.DotOperandLayout(0, OUTPUT, 2))
     v = shared.v.index(v_slot).reshape([BLOCK_N, shared.v.type.shape[4]])
     return warpgroup_mma(p, v, acc, is_async=True), p
-
-
-@gluon.jit
-def pack(p, dtype: gl.constexpr):
-    """Neighbouring weights as pairs of 16-bit numbers in int32, [ROWS, BLOCK_N / 2]."""
-    low, high = gl.split(gl.reshape(p, [ROWS, BLOCK_N // 2, 2]))
-    if dtype == gl.bfloat16:
-        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
-    else:
-        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
-
-
-@gluon.jit
-def unpack(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    if dtype == gl.bfloat16:
-        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.bfloat16, gl.bfloat16), True, 1)
-    else:
-        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.float16, gl.float16), True, 1)
-    return gl.convert_layout(gl.reshape(gl.join(low, high), [ROWS, BLOCK_N]), LAYOUT)
 
 
 @gluon.jit

@@ -154,6 +154,40 @@ def wait_named(name, threads):
 
 
 @gluon.jit
+def pack(x, dtype: gl.constexpr):
+    """Neighbours of a row as pairs of 16-bit numbers in int32, [R, C] float32 -> [R, C / 2].
+
+    A tensor of 16-bit numbers that is used in more than one place is unpacked and packed again each time.
+    """
+    low, high = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [low, high], gl.int32, True, 1)
+
+
+@gluon.jit
+def unpack(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    """The 16-bit numbers that ``pack`` made into pairs, [R, C / 2] -> [R, C]."""
+    if dtype == gl.bfloat16:
+        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.bfloat16, gl.bfloat16), True, 1)
+    else:
+        low, high = gl.inline_asm_elementwise("mov.b32 {$0, $1}, $2;", "=h,=h,r", [pairs], (gl.float16, gl.float16), True, 1)
+    return gl.convert_layout(gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]]), LAYOUT)
+
+
+@gluon.jit
+def widen(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    """``unpack`` as float32."""
+    if dtype == gl.bfloat16:  # by hand: the compiler would keep a register for each half
+        halves: gl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+        low, high = gl.inline_asm_elementwise(halves, "=&r,=r,r", [pairs], (gl.float32, gl.float32), True, 1)
+        return gl.convert_layout(gl.reshape(gl.join(low, high), [pairs.shape[0], 2 * pairs.shape[1]]), LAYOUT)
+    else:
+        return unpack(pairs, dtype, LAYOUT).to(gl.float32)
+
+
+@gluon.jit
 def tile_of(index, n_tiles, n_heads, section):
     """(tile, head) of a place in the order of work: ``section`` heads together, and of these first the tiles numbered 0."""
     first = index // (n_tiles * section) * section

@@ -65,7 +65,8 @@ def machine_code(kernel, signature, **constants):
         target = re.search(r"^BRA.*?0x([0-9a-f]+)", line)
         if target and int(target[1], 16) <= address:
             body = [entry for entry in code[: end + 1] if entry[0] >= int(target[1], 16)]
-            if count(body, "HGMMA") and not any(set(inner) <= set(body) for inner in loops):
+            # Not what leads back from behind the end: waits that had to wait lie there.
+            if count(body, "HGMMA") and not count(body, "EXIT") and not any(set(inner) <= set(body) for inner in loops):
                 loops.append(body)
     return {
         "shared": built.metadata.shared,
@@ -102,7 +103,7 @@ def attention(kind, head_dim_qk, *, causal, counter, forward=forward_hopper):
     return machine_code(forward.attention_kernel, signature, CAUSAL=causal, Q_BUFFERS=buffers)
 
 
-def gradients(kind, *, causal, split):
+def gradients(kind, head_dim_qk, *, causal, split):
     integers = ("n_parts", "n_all_parts", "members", "splits", "q_len", "kv_len", "section")
     tile, total = descriptor(kind, 1, 1, 64, 128), descriptor("fp32", 1, 64, 64)
     signature = {
@@ -111,6 +112,9 @@ def gradients(kind, *, causal, split):
         **dict.fromkeys(("dk_total", "dv_total") if split else ("dk", "dv"), total if split else tile),
         "scale_log2": "fp32", **dict.fromkeys(integers, "i32"),
     }  # fmt: skip
+    if head_dim_qk > 128:
+        tails = ("q_tail",) if split else ("q_tail", "dk_tail")
+        signature |= dict.fromkeys(tails, descriptor(kind, 1, 1, 64, head_dim_qk - 128))
     return machine_code(backward_hopper.gradients_kernel, signature, CAUSAL=causal, SPLIT=split)
 
 
@@ -128,8 +132,10 @@ def cases():
     yield "attention 128", attention("bf16", 128, causal=True, counter=True)
     yield "attention 192/128, full", attention("fp16", 192, causal=False, counter=False)
     yield "attention 192/128", attention("bf16", 192, causal=True, counter=True)
-    yield "gradients 128", gradients("bf16", causal=True, split=False)
-    yield "gradients 128, full, split", gradients("fp16", causal=False, split=True)
+    yield "gradients 128", gradients("bf16", 128, causal=True, split=False)
+    yield "gradients 128, full, split", gradients("fp16", 128, causal=False, split=True)
+    yield "gradients 192/128", gradients("bf16", 192, causal=True, split=False)
+    yield "gradients 192/128, full, split", gradients("fp16", 192, causal=False, split=True)
 
 
 if __name__ == "__main__":

@@ -33,21 +33,24 @@ def compiled():
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+SPILLS = {"gradients 128": 16, "gradients 192/128": 48}
+
+
 @pytest.mark.skipif(hopper.VERSION not in hopper.TESTED, reason="needs a Triton that these kernels were tried with")
 def test_machine_code(compiled):
     """Room in shared memory, registers for everything in the loops, and products that run while others are waited for.
 
     When the compiler cannot keep a product in flight it waits after each instruction of it: as many waits as instructions.
     """
-    assert len(compiled) == 5 + 4
-    for case in compiled[:5]:
+    assert len(compiled) == 7 + 4
+    for case in compiled[:7]:
         assert case["shared"] <= case["limit"], case
         assert case["waits"] * 6 <= case["products"], case
-        assert len(case["loops"]) >= 4, case
+        assert len(case["loops"]) >= 2, case  # each consumer has its own
         for loop in case["loops"]:
             assert loop["spills"] == 0, case
         # What the backward keeps outside its loops, the roles' own state, has no room in the registers.
-        assert case["spills"] <= (16 if "gradients" in case["case"] else 0), case
+        assert case["spills"] <= next((n for name, n in SPILLS.items() if case["case"].startswith(name)), 0), case
 
 
 def test_what_is_not_hoppers_is_left_alone(random, monkeypatch):
@@ -59,6 +62,8 @@ def test_what_is_not_hoppers_is_left_alone(random, monkeypatch):
     assert forward_hopper.faster(*tensors) and not backward_hopper.faster(*tensors, tensors[0])
     longer = [random(1, 2, 129, 128, dtype=torch.float16) for _ in range(3)]
     assert backward_hopper.faster(*longer, longer[0])
+    wide = [random(1, 2, 129, 192, dtype=torch.float16) for _ in range(2)]
+    assert backward_hopper.faster(*wide, *longer[:2]) and not backward_hopper.faster(*wide, wide[0], wide[0])
     with hopper.portable():
         assert not forward_hopper.faster(*tensors)
     q, k, v = tensors
@@ -143,10 +148,11 @@ def test_attention(random, shape, head_dim_qk, causal):
 
 @on_hopper
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("head_dim_qk", [128, 192])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_gradients(random, shape, causal):
+def test_gradients(random, shape, head_dim_qk, causal):
     for dtype, packed in zip(HALVES, (shape[1] % 2 == 0, shape[1] % 2 == 1), strict=True):
-        q, k, v = tensors_of(random, *shape, 128, dtype, packed)
+        q, k, v = tensors_of(random, *shape, head_dim_qk, dtype, packed)
         d_out = random(*q.shape[:3], 128, dtype=dtype)
         d_lse = random(*q.shape[:3])
         assert backward_hopper.faster(q, k, v, d_out) == (shape[3] > backward_hopper.FEW_QUERIES)
@@ -154,15 +160,9 @@ def test_gradients(random, shape, causal):
 
 
 @on_hopper
-def test_gradients_of_192(random):
-    """The forward pass is Hopper's, its backward is not."""
-    q, k, v = tensors_of(random, 1, 4, 2, 200, 333, 192, torch.bfloat16)
-    compare_gradients(q, k, v, random(1, 4, 200, 128, dtype=torch.bfloat16), None, True)
-
-
-@on_hopper
-def test_what_rows_without_keys_hold_does_not_matter(random):
-    q, k, v = tensors_of(random, 1, 4, 2, 400, 150, 128, torch.bfloat16)
+@pytest.mark.parametrize("head_dim_qk", [128, 192])
+def test_what_rows_without_keys_hold_does_not_matter(random, head_dim_qk):
+    q, k, v = tensors_of(random, 1, 4, 2, 400, 150, head_dim_qk, torch.bfloat16)
     d_out = random(1, 4, 400, 128, dtype=torch.bfloat16)
     q[:, :, :250] = d_out[:, :, :250] = torch.nan
     inputs = [t.requires_grad_() for t in (q, k, v)]

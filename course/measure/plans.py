@@ -270,7 +270,7 @@ def prefill(dtype: str) -> Plan:
         points += [*against(shape, "FLASH", "CUDNN"), flash_attn(shape), partial_sums(shape)]
     for n_kv_heads in (1, 2, 16):  # partial gradients grow with the group
         shape = whole(2, 32, n_kv_heads, 8192, direction="backward", dtype=dtype)
-        points += [ours(shape), partial_sums(shape)]
+        points += [ours(shape), portable(shape), partial_sums(shape)]
     for q_len in (64, 256, 1024, 4096):  # a chunk of a prompt over what is cached already
         points += against(whole(2, 32, 8, 8192, q_len=q_len, dtype=dtype), "FLASH", "CUDNN")
     return _plan("prefill", points, limits=MATMULS)

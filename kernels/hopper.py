@@ -21,6 +21,7 @@ import contextlib
 import functools
 import types
 import warnings
+from typing import NamedTuple
 
 import torch
 
@@ -81,6 +82,11 @@ def portable():
         yield
     finally:
         _portable = before
+
+
+def is_portable() -> bool:
+    """Whether ``portable`` is in force."""
+    return _portable
 
 
 def describable(tensor: torch.Tensor) -> bool:
@@ -213,3 +219,62 @@ def draw(counter):
 def drawn(ticket):
     """The number that ``draw`` took, in every thread of the warp."""
     return gl.inline_asm_elementwise("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", "=r,r", [ticket], gl.int32, False, 1)
+
+
+@gluon.jit
+def lane_id():
+    """The number of a thread in its warp: a scalar that is not the same in all threads."""
+    return gl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r", [], gl.int32, True, 1)
+
+
+@gluon.jit
+def from_lane(value, lane):
+    """The scalar of one lane, in every thread of the warp."""
+    return gl.inline_asm_elementwise("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", "=r,r,r", [value, lane], gl.int32, False, 1)
+
+
+# What a program of a decode step walks over: every warp reads it for itself.
+
+UNIT = gl.constexpr(128)  # tokens that a program's piece of a sequence begins at a multiple of
+
+
+class Work(NamedTuple):
+    """What a program does. Without ``bounds`` the parts are the splits of all sequences; with them, shares of a work list."""
+
+    part: int
+    num_splits: int
+    batch: int
+    bounds: torch.Tensor | None
+    seq_lens: torch.Tensor | None
+    seq_lens_stride: int
+    capacity: int
+
+
+@gluon.jit
+def sequences_of(work):
+    """The sequences of a program: the first, and the one after the last."""
+    if work.bounds is None:
+        return work.part // work.num_splits, work.part // work.num_splits + 1
+    else:
+        return gl.load(work.bounds + 2 * work.part), gl.load(work.bounds + 2 * work.part + 2) + 1
+
+
+@gluon.jit
+def piece_of(sequence, work):
+    """A program's piece of a sequence: the sequence's tokens, first token, units, and its place among the states."""
+    kv_len = work.capacity
+    if work.seq_lens is not None:
+        kv_len = gl.load(work.seq_lens + sequence * work.seq_lens_stride)
+        kv_len = gl.minimum(gl.maximum(kv_len, 0), work.capacity).to(gl.int32)
+    if work.bounds is None:
+        split = work.part % work.num_splits
+        length = gl.cdiv(gl.cdiv(kv_len, UNIT), work.num_splits) * UNIT
+        start = split * length
+        stop = start + length
+        slot = split * work.batch + sequence
+    else:
+        bounds = work.bounds + 2 * work.part
+        start = gl.where(sequence == gl.load(bounds), gl.load(bounds + 1), 0)
+        stop = gl.where(sequence == gl.load(bounds + 2), gl.load(bounds + 3), kv_len)
+        slot = work.part + sequence
+    return kv_len, start, gl.cdiv(gl.maximum(gl.minimum(stop, kv_len) - start, 0), UNIT), slot

@@ -53,6 +53,8 @@ from typing import NamedTuple
 import torch
 
 from .hopper import (
+    UNIT,
+    Work,
     arrive_named,
     available,
     barrier,
@@ -61,6 +63,8 @@ from .hopper import (
     gl,
     gluon,
     mbarrier,
+    piece_of,
+    sequences_of,
     tma,
     wait_named,
     warpgroup_mma,
@@ -73,7 +77,7 @@ TILE_ROWS, LATENT_DIM, ROPE_DIM, BLOCK_TOKENS = 64, 512, 64, 64
 
 ROWS = gl.constexpr(TILE_ROWS)
 BLOCK = gl.constexpr(BLOCK_TOKENS)
-PAIR = gl.constexpr(2 * BLOCK_TOKENS)
+PAIR = UNIT  # two blocks
 LATENT = gl.constexpr(LATENT_DIM)
 HALF = gl.constexpr(LATENT_DIM // 2)
 ROPE = gl.constexpr(ROPE_DIM)
@@ -90,18 +94,6 @@ K0_LEFT_READ, K0_RIGHT_READ, K1_LEFT_READ, K1_RIGHT_READ = (gl.constexpr(name) f
 CONSUMERS = gl.constexpr(256)
 CONSUMER_AND_PRODUCER = gl.constexpr(160)
 CONSUMERS_AND_PRODUCER = gl.constexpr(288)
-
-
-class Work(NamedTuple):
-    """What a program does. Without ``bounds`` the parts are the splits of all sequences; with them, shares of a work list."""
-
-    part: int
-    num_splits: int
-    batch: int
-    bounds: torch.Tensor | None
-    seq_lens: torch.Tensor | None
-    seq_lens_stride: int
-    capacity: int
 
 
 class Rows(NamedTuple):
@@ -152,39 +144,6 @@ def new_barriers():
 @gluon.jit
 def new_part(dtype: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr):
     return gl.allocate_shared_memory(dtype, [1, 1, BLOCK, WIDTH], layout)
-
-
-# ---- the work of a program: every warp reads it for itself --------------------------------------------------------------
-
-
-@gluon.jit
-def sequences_of(work):
-    """The sequences of a program: the first, and the one after the last."""
-    if work.bounds is None:
-        return work.part // work.num_splits, work.part // work.num_splits + 1
-    else:
-        return gl.load(work.bounds + 2 * work.part), gl.load(work.bounds + 2 * work.part + 2) + 1
-
-
-@gluon.jit
-def piece_of(sequence, work):
-    """A program's piece of a sequence: the sequence's tokens, first token, pairs of blocks, and its place among the states."""
-    kv_len = work.capacity
-    if work.seq_lens is not None:
-        kv_len = gl.load(work.seq_lens + sequence * work.seq_lens_stride)
-        kv_len = gl.minimum(gl.maximum(kv_len, 0), work.capacity).to(gl.int32)
-    if work.bounds is None:
-        split = work.part % work.num_splits
-        length = gl.cdiv(gl.cdiv(kv_len, PAIR), work.num_splits) * PAIR
-        start = split * length
-        stop = start + length
-        slot = split * work.batch + sequence
-    else:
-        bounds = work.bounds + 2 * work.part
-        start = gl.where(sequence == gl.load(bounds), gl.load(bounds + 1), 0)
-        stop = gl.where(sequence == gl.load(bounds + 2), gl.load(bounds + 3), kv_len)
-        slot = work.part + sequence
-    return kv_len, start, gl.cdiv(gl.maximum(gl.minimum(stop, kv_len) - start, 0), PAIR), slot
 
 
 # ---- producers: one warp each -------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A small batch has fewer KV heads than the GPU has processors, so a sequence may be cut into ``num_splits`` intervals, each its
 own program of `interval.py`; the partial results are joined by `merge.py`. A cache that lies elsewhere or holds something else
-(`paged.py`, `mla.py`) is the same launch with another ``load_tile``, and an 8-bit cache only brings its scales along.
+(`paged.py`, `mla.py`) is the same launch with another ``load_tile``, and an 8-bit cache only brings its scales along. On Hopper
+many rows go to `decode_hopper.py` and `mla_hopper.py`, in the place of the kernel here.
 (Flash-Decoding, Dao et al. 2023.)
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import checks, mla_hopper, plan, reference, work_list
+from . import checks, decode_hopper, hopper, mla_hopper, plan, reference, work_list
 from ._mode import MODE, Device, device_of, launching, tl, to_kernel, triton
 from ._operation import operation
 from .attend import cache_of, layout_of, load_contiguous
@@ -81,19 +82,24 @@ def plan_decode(
     shared_width: int = 0,
     page_size: int | None = None,
     eight_bits: bool = False,
+    portable: bool = False,
 ) -> DecodeLaunch:
     """The launch that ``decode`` makes for these shapes on ``device``, without a tensor; ``context_len`` is the capacity.
 
     ``itemsize``, ``shared_width`` (MLA's latent), ``page_size`` and ``eight_bits``: as in ``tiles.decode_tile``.
+    ``portable`` asks for the kernel that runs on every GPU, as tensors get it whose strides a Hopper GPU's own cannot take.
     """
     rows = n_q_heads // n_kv_heads * q_len
-    tile_rows = decode_rows(rows, head_dim_v, itemsize, device.capability)
+    own = not portable and not shared_width and decode_hopper.faster(
+        n_q_heads // n_kv_heads, q_len, head_dim_qk, head_dim_v, itemsize, device, page_size
+    )  # fmt: skip
+    tile_rows = decode_hopper.TILE.rows if own else decode_rows(rows, head_dim_v, itemsize, device.capability)
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile_rows, q_len=q_len)
     if num_splits is None:
         # Two programs an SM where tiles have to be converted and are small: one loads while the other computes.
         slots = device.sm_count * (2 if itemsize == 1 and not shared_width else 1)
         num_splits = plan.num_splits(batch, row_tiles, context_len, slots)
-    tile = decode_tile(
+    tile = decode_hopper.TILE if own else decode_tile(
         rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits,
         shared_width=shared_width, page_size=page_size, eight_bits=eight_bits,
     )  # fmt: skip
@@ -159,11 +165,15 @@ def launch(
     itemsize = 4 if q.dtype == torch.float32 else k.element_size()  # of what is multiplied: 8-bit keys become what q is
     # A share's walks are pieces of sequences, and two programs are planned for each SM: a tile for short walks leaves room.
     walk, given = (capacity, num_splits) if bounds is None else (0, 1)
-    planned = plan_decode(
-        batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, itemsize, device,
-        q_len=q_len, num_splits=given, shared_width=head if v is None else 0, page_size=page or None,
-        eight_bits=k_scale is not None,
-    )  # fmt: skip
+    shapes = batch, n_q_heads, n_kv_heads, walk, head + tail, head_dim_v, itemsize, device
+    form = {
+        "q_len": q_len, "shared_width": head if v is None else 0, "page_size": page or None, "eight_bits": k_scale is not None
+    }  # fmt: skip
+    planned = plan_decode(*shapes, num_splits=given, portable=hopper.is_portable(), **form)
+    # On Hopper many rows have a kernel of their own. Where it cannot take the tensors, the splits stay as they were planned.
+    many_rows = planned.tile == decode_hopper.TILE
+    if many_rows and not decode_hopper.takes(q, k, v):
+        many_rows, planned = False, plan_decode(*shapes, num_splits=planned.num_splits, portable=True, **form)
     tile, num_splits = planned.tile, planned.num_splits
     out = q.new_empty(batch, q_len, n_q_heads, head_dim_v)
     lse = q.new_empty(batch, q_len, n_q_heads, dtype=torch.float32)
@@ -189,8 +199,13 @@ def launch(
         q.stride(), None if q_tail is None else q_tail.stride(), 1 if seq_lens is None else seq_lens.stride(0)
     )  # fmt: skip
     with launching(q):
-        # On Hopper, MLA's many heads have a kernel of their own, which leaves the same states.
-        if v is None and mla_hopper.faster(tile.rows, q, q_tail, k, k_tail, page):
+        # These two leave the same states in the same places.
+        if many_rows:
+            decode_hopper.launch(
+                q, k, v, block_table, seq_lens, bounds, partial_out, partial_lse,
+                scale * LOG2_E, capacity, page, num_splits, programs,
+            )  # fmt: skip
+        elif v is None and mla_hopper.faster(tile.rows, q, q_tail, k, k_tail, page):
             mla_hopper.launch(
                 q, q_tail, k, k_tail, block_table, seq_lens, bounds, partial_out, partial_lse,
                 scale * LOG2_E, capacity, page, num_splits, programs,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import checks, plan
+from . import checks, decode_hopper, hopper, plan
 from ._mode import MODE, Unsupported, device_of, launching, tl, triton
 from ._operation import operation
 from .interval import attend_interval, length_of
@@ -182,9 +182,14 @@ def plan_work(
     checks.placed("seq_lens", seq_lens)
     device = device_of(seq_lens)
     if shares is None:
-        rows = decode_rows(n_q_heads // n_kv_heads * q_len, head_dim_v, dtype.itemsize, device.capability)
+        group_size = n_q_heads // n_kv_heads
+        many_rows = decode_hopper.faster(group_size, q_len, head_dim_v, head_dim_v, dtype.itemsize, device)
+        if many_rows and not hopper.is_portable():
+            rows, fills_sm = decode_hopper.TILE.rows, True
+        else:
+            rows = decode_rows(group_size * q_len, head_dim_v, dtype.itemsize, device.capability)
+            # 64 rows of wide values take all registers of a processor, or nearly.
+            fills_sm = rows * pad(head_dim_v) >= 32768
         programs = plan.head_tiles(n_q_heads, n_kv_heads, block_h=rows, q_len=q_len)
-        # 64 rows of wide values take all registers of a processor, or nearly.
-        fills_sm = rows * pad(head_dim_v) >= 32768
         shares = plan.shares(programs, device.sm_count, programs_per_sm=1 if fills_sm else 2)
     return WorkList(*_plan_work(seq_lens, capacity, shares))

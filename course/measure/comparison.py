@@ -116,6 +116,10 @@ WORKLOADS = {
         "Several new tokens", "tokens", "memory", [s for s in plans.token_workloads(DTYPE) if s.q_len in (4, 8)],
         "A step that verifies drafts: M new tokens a sequence, causal among themselves.",
     ),
+    "many_rows": Workload(
+        "Many rows a KV head", "tokens", "arithmetic", [s for s in plans.many_row_workloads(DTYPE) if s.q_len in (4, 8)],
+        "The same over one KV head, or four with 16 query heads each: 64 to 1,024 rows share their keys.",
+    ),
     "forward": Workload(
         "Whole sequences, forward", "prefill", "arithmetic", plans.prefill_workloads("forward", DTYPE),
         "Causal. 192/128 is the expanded form of MLA: keys of 192, values of 128.",

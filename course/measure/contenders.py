@@ -295,11 +295,13 @@ def why_not(error: Exception, warned: Sequence[warnings.WarningMessage] = ()) ->
     return re.sub(r"(?:/[\w.+~-]+){2,}", "…", first)[:200]
 
 
-def automatic_splits(shape: Shape, device: torch.device) -> int:
-    """What our decode chooses for this shape on the device."""
+def automatic_splits(point: Point, device: torch.device) -> int:
+    """What our decode chooses for this shape on the device, in this form."""
+    shape = point.shape
     cache = torch.empty(0, dtype=getattr(torch, shape.cache_dtype or shape.dtype), device=device)
     capacity = -(-shape.context_len // (shape.page_size or 1)) * (shape.page_size or 1)
     return kernels.plan_decode(
         shape.batch, shape.n_q_heads, shape.n_kv_heads, capacity, shape.head_dim_qk, shape.head_dim_v, cache.element_size(),
         kernels.device_of(cache), q_len=shape.q_len, shared_width=shape.head_dim_shared, page_size=shape.page_size,
+        portable=point.operation.startswith(PORTABLE),
     ).num_splits  # fmt: skip

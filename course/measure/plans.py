@@ -171,6 +171,12 @@ def token_workloads(dtype: str) -> list[Shape]:
     return [Shape(batch, 32, 8, n, q_len=q_len, dtype=dtype) for q_len in range(1, 9) for batch, n in sizes]
 
 
+def many_row_workloads(dtype: str) -> list[Shape]:
+    """So many rows share a KV head that arithmetic counts: MQA with 32 and with 128 heads, groups of 16."""
+    sizes = (64, 32, 1, 8192), (16, 128, 1, 8192), (64, 64, 4, 8192)
+    return [Shape(*size, q_len=q_len, dtype=dtype) for size in sizes for q_len in range(1, 9)]
+
+
 def decode(dtype: str) -> Plan:
     """Heads against context at three batches, splits on a part of it, and eight workloads, with all contenders."""
     workloads = decode_workloads(dtype)
@@ -299,14 +305,19 @@ def fp8(dtype: str) -> Plan:
 
 
 def tokens(dtype: str) -> Plan:
-    """One to eight new tokens a sequence, as drafts are verified: GQA, MQA and MLA with 16 and 128 heads."""
+    """One to eight new tokens a sequence, as drafts are verified: GQA, many rows a KV head, MLA with 16 and 128 heads."""
     points: list[Point] = []
     for shape in token_workloads(dtype):
         points.append(ours(shape))
         if shape.q_len in (1, 4, 8):
             points += [Point(shape, "sdpa", backend) for backend in ("FLASH", "CUDNN")] + flashinfer(shape, "fa2")
+    for shape in many_row_workloads(dtype):
+        points.append(ours(shape))
+        if shape.group_size * shape.q_len > 32:
+            points.append(portable(shape))
+        if shape.q_len in (1, 4, 8):
+            points += flashinfer(shape, "fa2", *(() if shape.q_len == 1 else ("fa3",)))
     for q_len in range(1, 9):
-        points.append(ours(Shape(64, 32, 1, 8192, q_len=q_len, dtype=dtype)))
         for n_heads in (16, 128):
             shape = Shape.mla(16, n_heads, 8192, q_len=q_len, dtype=dtype)
             points.append(ours(shape))

@@ -76,7 +76,7 @@ def row(point: Point, device: torch.device) -> dict:
         "operation": point.operation,
         "backend": point.backend,
         **dataclasses.asdict(point.shape),
-        "num_splits": automatic_splits(point.shape, device) if automatic else point.num_splits,
+        "num_splits": automatic_splits(point, device) if automatic else point.num_splits,
         "splits": point.splits,
         "cache_bytes": point.shape.cache_bytes,
         "flops": point.shape.flops,

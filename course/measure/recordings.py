@@ -106,7 +106,7 @@ SINCE_2 = {
 CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
-        *("portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
+        *("portable_decode", "portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
         *("sdpa", "repeat_sdpa", "flex", "flashinfer", "flash_attn", "copy_heads", "matmul", "attention_steps"),
     ),
     "backend": (

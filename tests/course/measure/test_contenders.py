@@ -215,7 +215,7 @@ def test_automatic_splits_are_what_decode_launches():
     shape = Shape(1, 4, 1, 2048, 16, 16, "float16")
     q = torch.randn(1, 4, 16, device=DEVICE, dtype=torch.float16)
     k = torch.randn(1, 1, 2048, 16, device=DEVICE, dtype=torch.float16)
-    splits = automatic_splits(shape, DEVICE)
+    splits = automatic_splits(Point(shape, "decode"), DEVICE)
     if kernels.MODE == "interpreter":
         from course.measure import count_traffic
 

@@ -93,6 +93,9 @@ def test_the_other_plans_hold_what_chapters_draw():
     for shape in fp8.by_shape:
         assert replace(shape, cache_dtype=None) in fp8.by_shape and replace(shape, cache_dtype=FLOAT8) in fp8.by_shape
     assert {s.q_len for s in tokens.by_shape if s.n_kv_heads == 1} == set(range(1, 9))
+    for shape in plans.many_row_workloads("bfloat16"):
+        assert plans.ours(shape) in tokens.points
+        assert (plans.portable(shape) in tokens.points) == (shape.group_size * shape.q_len > 32)
     reads = PLANS["reads"]
     assert (reads.reads[0], reads.reads[-1]) == (64 * costs.KiB, 4 * costs.GiB)
     assert {limit.operation for limit in reads.limits} == {

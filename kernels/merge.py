@@ -72,16 +72,22 @@ def launch_merge(
     """
     num_splits, rows_per_sequence, head_dim_v = outs.shape
     n_rows = lse.numel()
-    # Two sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200.
-    few = num_splits <= 8 or slots is not None
-    block_v = pad(head_dim_v) if few else min(pad(head_dim_v), 128)
-    block_s = 2048 // max(block_v, 256) if few else 8192 // max(block_v, 128)
+    # Three sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200: few
+    # states go best in whole rows, many in blocks of columns, narrower ones where there are not rows enough to fill the GPU.
+    block_v = pad(head_dim_v)
+    if ceil_div(num_splits, 1 if slots is None else len(slots)) <= 8:  # with a work list, on average
+        block_v = min(block_v, 512)
+        block_s, num_warps = 2048 // max(block_v, 256), 1
+    elif n_rows * head_dim_v >= 32768:
+        block_s, block_v, num_warps = 64, min(block_v, 128), 2
+    else:
+        block_s, block_v, num_warps = 64, min(block_v, 32), 1
     checks.launchable(n_rows)
     with launching(outs):
         merge_kernel[(n_rows, ceil_div(head_dim_v, block_v))](
             outs, lses, out, lse, slots,
             num_splits, rows_per_sequence, *outs.stride(), *lses.stride(),
-            BLOCK_S=block_s, D_V=head_dim_v, BLOCK_V=block_v, num_warps=1 if few else 2,
+            BLOCK_S=block_s, D_V=head_dim_v, BLOCK_V=block_v, num_warps=num_warps,
         )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ Nothing here looks at a device or a tensor, so an explorer can ask about any GPU
 
 # A split shorter than this spends more on its first loads and on the merge than it saves.
 MIN_TOKENS_PER_SPLIT = 128
+# Splits are whole blocks: of so many tokens or, in some tiles, of twice as many.
+BLOCK_TOKENS = 64
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -35,7 +37,10 @@ def num_splits(batch: int, head_tiles: int, context_len: int, sm_count: int) -> 
     splits = sm_count // programs
     if programs * splits < 0.7 * sm_count:
         splits = 2 * sm_count // programs
-    return max(1, min(splits, context_len // MIN_TOKENS_PER_SPLIT))
+    splits = max(1, min(splits, context_len // MIN_TOKENS_PER_SPLIT))
+    # As many as get tokens: 66 programs that share 2048 blocks take 32 each, and the last two none.
+    blocks = max(1, ceil_div(context_len, BLOCK_TOKENS))
+    return ceil_div(blocks, ceil_div(blocks, splits))
 
 
 def decode_workspace(

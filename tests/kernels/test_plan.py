@@ -22,7 +22,9 @@ def test_a_tile_never_spans_two_kv_heads(n_q_heads, n_kv_heads, tiles):
     assert plan.head_tiles(n_q_heads, n_kv_heads, block_h=16) == tiles
 
 
-@pytest.mark.parametrize(("batch", "head_tiles", "splits"), [(1, 8, 16), (16, 8, 1), (64, 8, 1), (1, 1, 132), (9, 8, 3)])
+@pytest.mark.parametrize(
+    ("batch", "head_tiles", "splits"), [(1, 8, 16), (16, 8, 1), (64, 8, 1), (1, 1, 128), (1, 2, 64), (9, 8, 3)]
+)
 def test_splits_fill_one_wave(batch, head_tiles, splits):
     assert plan.num_splits(batch, head_tiles, 131072, 132) == splits
 
@@ -34,6 +36,14 @@ def test_splits_stay_in_bounds(batch, head_tiles, context_len, sm_count):
     if splits > 1:
         assert context_len // splits >= plan.MIN_TOKENS_PER_SPLIT
         assert batch * head_tiles * splits <= 2 * sm_count
+
+
+@given(st.integers(1, 512), st.integers(1, 128), st.integers(1, 2**20), st.integers(1, 200))
+def test_every_split_gets_tokens(batch, head_tiles, context_len, sm_count):
+    """Of a full cache, in blocks of 64."""
+    splits = plan.num_splits(batch, head_tiles, context_len, sm_count)
+    blocks = plan.ceil_div(context_len, plan.BLOCK_TOKENS)
+    assert (splits - 1) * plan.ceil_div(blocks, splits) < blocks
 
 
 def test_workspace_holds_outputs_and_log_sum_exps():

@@ -188,8 +188,8 @@ def plan_work(
             rows, fills_sm = decode_hopper.TILE.rows, True
         else:
             rows = decode_rows(group_size * q_len, head_dim_v, dtype.itemsize, device.capability)
-            # 64 rows of wide values take all registers of a processor, or nearly.
-            fills_sm = rows * pad(head_dim_v) >= 32768
+            # A tile of wide latents takes most of a processor's shared memory, whatever its rows.
+            fills_sm = pad(head_dim_v) > 256 and dtype.itemsize == 2
         programs = plan.head_tiles(n_q_heads, n_kv_heads, block_h=rows, q_len=q_len)
         shares = plan.shares(programs, device.sm_count, programs_per_sm=1 if fills_sm else 2)
     return WorkList(*_plan_work(seq_lens, capacity, shares))

@@ -205,7 +205,7 @@ def launch(
                 q, k, v, block_table, seq_lens, bounds, partial_out, partial_lse,
                 scale * LOG2_E, capacity, page, num_splits, programs,
             )  # fmt: skip
-        elif v is None and mla_hopper.faster(tile.rows, q, q_tail, k, k_tail, page):
+        elif v is None and mla_hopper.faster(q, q_tail, k, k_tail, page):
             mla_hopper.launch(
                 q, q_tail, k, k_tail, block_table, seq_lens, bounds, partial_out, partial_lse,
                 scale * LOG2_E, capacity, page, num_splits, programs,

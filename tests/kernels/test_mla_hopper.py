@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import hopper, mla_hopper, reference
+from kernels import hopper, mla_hopper, plan, reference
 from tests.kernels.decoding import assert_alike, assert_same, assert_state, lens, scatter, variants
 from tests.kernels.test_mla import sdpa
 
@@ -40,23 +40,36 @@ def test_machine_code():
 @pytest.mark.parametrize(
     ("changed", "taken"),
     [
-        ({}, True), ({"tile_rows": 32}, False), ({"q_rope": None}, False), ({"page_size": 8}, True), ({"page_size": 48}, True),
-        ({"page_size": 192}, True), ({"page_size": 4}, False), ({"page_size": 100}, False), ({"q_rope": 32}, False),
-        ({"q_latent": 256}, False), ({"latent": torch.float8_e4m3fn}, False),
+        ({}, True), ({"rows": (1, 1)}, True), ({"rows": (2, 8)}, True), ({"q_rope": None}, False), ({"page_size": 8}, True),
+        ({"page_size": 48}, True), ({"page_size": 192}, True), ({"page_size": 4}, False), ({"page_size": 100}, False),
+        ({"q_rope": 32}, False), ({"q_latent": 256}, False), ({"latent": torch.float8_e4m3fn}, False),
     ],
     ids=str,
 )  # fmt: skip
 def test_what_it_takes(monkeypatch, changed, taken):
     """The rows, the widths, the dtype and the pages; tensors themselves are `hopper.py`'s to judge."""
     monkeypatch.setattr(mla_hopper, "available", lambda *tensors: len(tensors) == 4)
-    given = {"tile_rows": 64, "q_latent": 512, "q_rope": 64, "latent": torch.float16, "page_size": 0} | changed
+    given = {"rows": (1, 64), "q_latent": 512, "q_rope": 64, "latent": torch.float16, "page_size": 0} | changed
+    tokens, heads = given["rows"]
     tensors = {
-        "q_latent": torch.empty(2, 1, 64, given["q_latent"], dtype=torch.float16),
-        "q_rope": None if given["q_rope"] is None else torch.empty(2, 1, 64, given["q_rope"], dtype=torch.float16),
+        "q_latent": torch.empty(2, tokens, heads, given["q_latent"], dtype=torch.float16),
+        "q_rope": None if given["q_rope"] is None else torch.empty(2, tokens, heads, given["q_rope"], dtype=torch.float16),
         "latent": torch.empty(2, 1, 8, 512, dtype=given["latent"]),
         "k_rope": torch.empty(2, 1, 8, 64, dtype=torch.float16),
     }
-    assert mla_hopper.faster(given["tile_rows"], **tensors, page_size=given["page_size"]) == taken
+    assert mla_hopper.faster(**tensors, page_size=given["page_size"]) == taken
+
+
+@pytest.mark.parametrize("page_size", [None, 64])
+def test_it_is_planned_with_its_own_tiles(page_size):
+    """Whatever tile the portable kernel would have: as many row tiles as this one has."""
+    h200 = kernels.Device((9, 0), 132, 227 * 1024)
+    for tokens in range(1, 9):
+        for n_q_heads in range(1, 129):
+            launch = kernels.plan_decode(
+                2, n_q_heads, 1, 8192, 576, 512, 2, h200, q_len=tokens, num_splits=1, shared_width=512, page_size=page_size
+            )
+            assert launch.row_tiles == plan.ceil_div(tokens * n_q_heads, mla_hopper.TILE_ROWS), (tokens, n_q_heads)
 
 
 @pytest.fixture
@@ -91,7 +104,9 @@ def check(got, q_latent, q_rope, latent, k_rope, seq_lens):
 @on_hopper
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("num_splits", [1, 3])
-@pytest.mark.parametrize(("tokens", "n_q_heads"), [(1, 64), (1, 96), (1, 128), (1, 40), (2, 64), (2, 96), (8, 16)])
+@pytest.mark.parametrize(
+    ("tokens", "n_q_heads"), [(1, 1), (1, 16), (1, 32), (1, 40), (1, 64), (1, 96), (1, 128), (2, 16), (2, 64), (2, 96), (8, 16)]
+)
 def test_heads_tokens_and_lengths(step, launches, device, tokens, n_q_heads, num_splits, dtype):
     lengths = lens(device, *LENGTHS)
     given = step(lengths, tokens, n_q_heads, dtype=dtype)

@@ -231,17 +231,13 @@ def mla(dtype: str) -> Plan:
         for shape in mla_workloads(n_heads, dtype):
             pages = replace(shape, page_size=64)
             points += [ours(shape), *flashinfer(shape, "fa2", "fa3")]
-            points += [ours(pages), with_work_list(pages), ours(replace(shape, page_size=16))]
-            if n_heads >= 64:
-                points += [portable(shape), portable(pages)]
+            points += [ours(pages), with_work_list(pages), ours(replace(shape, page_size=16)), portable(shape), portable(pages)]
     for shape in ragged_mla_workloads(dtype):
         points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2", "fa3")]
     for n_heads in (16, 32, 64, 96, 128):
         for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
             shape = Shape.mla(batch, n_heads, context_len, dtype=dtype)
-            points += [ours(shape), *flashinfer(shape, "fa3")]
-            if n_heads >= 64:
-                points.append(portable(shape))
+            points += [ours(shape), portable(shape), *flashinfer(shape, "fa3")]
     for n_heads in (16, 128):
         for batch in (1, 16, 64):
             points += [ours(Shape.mla(batch, n_heads, n, dtype=dtype)) for n in (512, 2048, 8192, 32768)]

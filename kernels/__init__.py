@@ -3,8 +3,9 @@
 In the order in which the chapters build them: `first` (copy, softmax, reading memory), `one_row` (one query), `online_softmax`
 and `attend` (the loop), `forward` and `backward` (full sequence), `interval` (grouped heads), `merge` (partial states),
 `decode` (splits), `paged` (block tables), `work_list` (ragged batches), `append` (writing the cache), `mla` (latents); then
-`forward_hopper`, `backward_hopper` and `mla_hopper`, what Hopper GPUs run in place of `forward`, `backward` and, over latents
-in 16 bits, `decode`, with `hopper`, which they share; then `tiles`, `plan`, `checks` and `reference`.
+`forward_hopper`, `backward_hopper`, `decode_hopper` and `mla_hopper`, what Hopper GPUs run in place of `forward`, `backward`
+and, for many rows or over latents in 16 bits, `decode`, with `hopper`, which they share; then `tiles`, `plan`, `checks` and
+`reference`.
 """
 
 import hashlib

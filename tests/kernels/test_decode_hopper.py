@@ -36,7 +36,7 @@ def test_machine_code():
         # Each consumer: 8 products of 16 columns for the scores and 8 of 16 tokens for the output, in two loops, and half of
         # them before and after.
         assert (case["products"], case["waits"]) == (2 * 3 * 16, 2 * 6), case
-        assert case["spills"] == 0 and len(case["loops"]) == 6, case
+        assert case["spills"] == 0 and len(case["loops"]) == 4, case
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ KERNELS = {
         "producer\n\none warp:\nasks for\ncopies",
         ("consumer 0\n\nrows 0–63:\nS, P and O\nin registers", "consumer 1\n\nrows 64–127:\nS, P and O\nin registers"),
         (
-            Held("tile", "2 × a number", "tile_full", "tile_empty"),
-            Held("q", "2 × 2 × 16 KiB", "q_full", "q_empty"),
+            Held("tile", "a number", "TILE_FULL", "TILE_EMPTY"),
+            Held("q", "2 × 2 × 16 KiB", "q_full", "Q_EMPTY"),
             Held("k", "2 × 32 KiB", "k_full", "K_EMPTY"),
             Held("v", "2 × 32 KiB", "v_full", "V_EMPTY"),
         ),
@@ -116,7 +116,15 @@ def roles_figure(kernel: str, *, bandwidth: float | None = None) -> Figure:
         y -= height + 1.2
         _card(ax, 14.4, y, 20.2, height, edge=style.PURPLE, fill="#f6ecf4", line=1.1)
         middle = y + height / 2
-        ax.text(15.2, middle, held.name, fontsize=10, weight="bold", va="center", linespacing=1.15)
+        ax.text(
+            15.2,
+            middle + (0 if "\n" in held.name else height * 0.22),
+            held.name,
+            fontsize=10,
+            weight="bold",
+            va="center",
+            linespacing=1.15,
+        )
         ax.text(34.0, middle + height * 0.22, held.size, fontsize=9.5, va="center", ha="right", linespacing=1.15,
                 color=style.MUTED) if "\n" not in held.size else None  # fmt: skip
         words = "  ·  ".join(filter(None, (held.full, held.empty))) if "\n" not in held.empty else held.empty

@@ -6,7 +6,6 @@ import ipywidgets as widgets
 import torch
 
 import kernels
-from kernels import hopper
 
 from .. import copies, measure
 from ..measure import plans, record
@@ -17,13 +16,13 @@ from .measured_hopper import forms_figure
 
 TOKENS = 16384  # of all sequences together
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)
-HOPPER = (9, 0)
 WHOLE = {
     "forward, MHA 32 × 128": (32, 32, 128, "forward"),
     "forward, GQA 32/8 × 128": (32, 8, 128, "forward"),
     "forward, 16 × 192/128": (16, 16, 192, "forward"),
     "backward, MHA 32 × 128": (32, 32, 128, "backward"),
     "backward, GQA 32/8 × 128": (32, 8, 128, "backward"),
+    "backward, 16 × 192/128": (16, 16, 192, "backward"),
 }
 MLA = {"MLA decode, 128 heads": 128, "MLA decode, 64 heads": 64}
 
@@ -74,8 +73,7 @@ def hopper_lab() -> Lab:
 
 def points(shape: Shape) -> list[plans.Point]:
     """What the lab measures: our function, and on a Hopper GPU, where that has a form of its own, the portable form too."""
-    both = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
-    return [plans.ours(shape), *([plans.portable(shape)] if both else [])]
+    return [plans.ours(shape), *([plans.portable(shape)] if kernels.hopper.present() else [])]
 
 
 def without_gpu(work: str, context_len: int) -> str:
@@ -102,8 +100,7 @@ def early_release(runs: int = 20) -> None:
 
     Needs a Hopper GPU; elsewhere it prints what it would do.
     """
-    here = torch.cuda.is_available() and torch.cuda.get_device_capability() == HOPPER
-    if not here or not hopper.available(torch.empty(16, 16, dtype=torch.bfloat16, device="cuda")):
+    if not kernels.hopper.present():
         print(f"no Hopper GPU here: on one, three kernels run {runs} times each on the same input")
         return
     libraries = {"shipped": kernels} | {

@@ -32,6 +32,7 @@ WORKS = (
     Work("forward, 16 × 192/128", "prefill", _whole(16, 16, 192)),
     Work("backward, MHA 32 × 128", "prefill", _whole(32, 32, direction="backward")),
     Work("backward, GQA 32/8 × 128", "prefill", _whole(32, 8, direction="backward")),
+    Work("backward, 16 × 192/128", "prefill", _whole(16, 16, 192, "backward")),
     Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, TOKENS)),
 )
 PLAIN, HOPPER, PEER = "plain Triton", "for Hopper, in Gluon", "fastest other library"

@@ -55,7 +55,7 @@ class Tensor:
         return Tensor()
 
     __call__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _another
-    __getitem__ = __lt__ = __gt__ = __eq__ = _another
+    __floordiv__ = __getitem__ = __lt__ = __gt__ = __eq__ = _another
     __hash__ = None
 
 

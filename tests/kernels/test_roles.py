@@ -52,6 +52,14 @@ FAULTS = {
         "    mbarrier.wait(shared.v_full.index((turn + 1) % BUFFERS), (turn + 1) // BUFFERS & 1)\n", "",
         "written while consumer . still reads|wrong values",
     ),
+    "queries loaded over an output that has not left": (
+        "                tma.store_wait(0)\n                arrive_named(Q_EMPTY", "                arrive_named(Q_EMPTY",
+        "still reads for the output",
+    ),
+    "the next tile announced over one that is not read": (
+        "            wait_named(TILE_EMPTY + part, ONE)\n    shared.tile.store(", "            pass\n    shared.tile.store(",
+        "waits for|twice in a round|products are missing|wrong values|output|left half full",
+    ),
     "a barrier left behind": (
         "            wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)\n", "", "left half full"
     ),

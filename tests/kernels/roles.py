@@ -83,8 +83,8 @@ class Barrier:
 class Slot:
     """A buffer in shared memory, or a barrier."""
 
-    def __init__(self, name: str):
-        self.name, self.content, self.barrier = name, None, Barrier()
+    def __init__(self, name: str, stored: Counter):
+        self.name, self.stored, self.content, self.barrier = name, stored, None, Barrier()
 
 
 class Memory:
@@ -98,22 +98,31 @@ class Memory:
         assert 0 <= i < len(self.slots), f"{self.slots[0].name} has no buffer {i}"
         return Memory(self.program, [self.slots[i]], self.type.shape)
 
-    def reshape(self, *_) -> "Memory":
+    def reshape(self, *_, **__) -> "Memory":
         return self
 
-    permute = reshape
+    permute = slice = reshape
 
     @property
     def slot(self) -> Slot:
         return self.slots[0]
 
     def store(self, value) -> None:
-        self.program.pause()
-        self.program.write(self.slot, value)
+        """A tensor is known afterwards by who stored it, and by how many that role had stored in this allocation before."""
+        program, role = self.program, self.program.here.role
+        program.pause()
+        if not isinstance(value, int):
+            self.slot.stored[role] += 1
+            value = ("stored", role, self.slot.stored[role] - 1)
+        program.write(self.slot, value)
 
     def load(self, *_):
-        self.program.pause()
-        return self.slot.content
+        program = self.program
+        program.pause()
+        if isinstance(self.slot.content, int):
+            return self.slot.content
+        program.products[program.here.role, (("load", *self.slot.content[1:]),)] += 1
+        return Tensor()
 
 
 class Program:
@@ -199,7 +208,8 @@ class Program:
     # What stands in for Gluon
 
     def allocate(self, kind, shape, _):
-        return Memory(self, [Slot(f"buffer {i} of {shape}") for i in range(shape[0])], shape)
+        stored = Counter()
+        return Memory(self, [Slot(f"buffer {i} of {shape}", stored) for i in range(shape[0])], shape)
 
     def init(self, memory, count):
         memory.slot.barrier.count = count
@@ -221,9 +231,9 @@ class Program:
         n_bytes = descriptor.block_type.nbytes
         self.queue.append((to.slot, (descriptor.name, *map(int, place)), barrier.slot.barrier, n_bytes))
 
-    def copy_out(self, _, place, source):
+    def copy_out(self, descriptor, place, source):
         self.pause()
-        self.output[tuple(map(int, place))] += 1
+        self.output[(descriptor.name, *map(int, place))] += 1
         self.reads[self.here.role].append((source.slot, "for the output"))
 
     def store_wait(self, _):
@@ -284,7 +294,8 @@ class Program:
             max=lambda x, _: x if isinstance(x, int) else Tensor(),
             full=lambda shape, value, *_, **__: Number(value) if shape == [1] else Tensor(),
             allocate_shared_memory=self.allocate, warp_specialize=self.start,
-            **dict.fromkeys(("where", "exp2", "log2", "expand_dims", "convert_layout", "arange", "zeros_like"), anything),
+            where=lambda condition, a, b: (a if condition else b) if isinstance(condition, bool) else Tensor(),
+            **dict.fromkeys(("exp2", "log2", "expand_dims", "convert_layout", "arange", "zeros_like"), anything),
             **dict.fromkeys(("sum", "split", "join", "reshape", "permute", "store", "inline_asm_elementwise"), anything),
             **dict.fromkeys(("SliceLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"), anything),
             NVMMADistributedLayout=anything,
@@ -299,7 +310,7 @@ class Program:
             ),
             "arrive_named": self.arrive_named, "wait_named": self.wait_named, "fence_async_shared": lambda: None,
             "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.wait_for_products,
-            "draw": self.take_number, "drawn": lambda ticket: ticket,
+            "tma_add": self.copy_out, "draw": self.take_number, "drawn": lambda ticket: ticket,
         }  # fmt: skip
 
 
@@ -309,23 +320,33 @@ def descriptor(name: str, *block: int):
     )
 
 
-def run_attention(package, shape, *, programs: int, counter: bool, section: int, seed: int) -> None:
-    """The full-sequence kernel of a copy of our package (`course.copies`), on a `Shape` of one sequence.
-
-    programs: of the launch, one after the other. counter: whether tiles are drawn from one, and then the first program has all.
-    AssertionError for a fault.
-    """
-    module, draw = package.forward_hopper, random.Random(seed)
-    s, tail = shape, shape.head_dim_qk - 128
-    n_row_tiles = -(-s.q_len // 128)
-    drawn = [0] if counter else None
+def run(package, file: str, call, *, programs: int, counter: list[int] | None = None, seed: int) -> tuple[Counter, Counter]:
+    """Products and output of all programs of a launch, one after the other; ``call`` calls the kernel of the module it gets."""
+    module, draw = getattr(package, file), random.Random(seed)
     products, output = Counter(), Counter()
     for index in range(programs):
-        program = Program(index, programs, drawn, draw)
+        program = Program(index, programs, counter, draw)
         for name, value in program.names().items():
-            for file in (module, package.hopper):
-                if hasattr(file, name):
-                    setattr(file, name, value)
+            for changed in (module, package.hopper):
+                if hasattr(changed, name):
+                    setattr(changed, name, value)
+        call(module)
+        products += program.products
+        output += program.output
+    return products, output
+
+
+def run_attention(package, s, *, programs: int, counter: bool, section: int, seed: int) -> None:
+    """The full-sequence kernel of a copy of our package (`course.copies`), on a `Shape` of one sequence.
+
+    programs: of the launch. counter: whether tiles are drawn from one, and then the first program has all. AssertionError for a
+    fault.
+    """
+    tail = s.head_dim_qk - 128
+    n_row_tiles = -(-s.q_len // 128)
+    drawn = [0] if counter else None
+
+    def call(module):
         module.attention_kernel(
             descriptor("q", 1, 1, 64, 128), descriptor("q tail", 1, 1, 64, tail) if tail else None,
             descriptor("k", 1, 1, 128, 128), descriptor("k tail", 1, 1, 128, tail) if tail else None,
@@ -333,19 +354,19 @@ def run_attention(package, shape, *, programs: int, counter: bool, section: int,
             *map(Number, (s.n_q_heads, s.group_size, s.q_len, s.context_len, s.n_q_heads, s.n_q_heads * n_row_tiles, section)),
             CAUSAL=s.causal, Q_BUFFERS=module.QUERY_BUFFERS[s.head_dim_qk, 128],
         )  # fmt: skip
-        products += program.products
-        output += program.output
-    wanted = expected(s)
+
+    products, output = run(package, "forward_hopper", call, programs=programs, counter=drawn, seed=seed)
+    wanted = expected_of_attention(s)
     values = {key: count for key, count in products.items() if len(key[1]) == 1}
     assert values == {key: count for key, count in wanted.items() if len(key[1]) == 1}, "weights meet the wrong values"
     # A program that has no next tile may multiply what lies there, and does not look at it.
     assert not wanted - products, f"products are missing: {list((wanted - products).items())[:3]}"
     tiles = {(head, row) for head in range(s.n_q_heads) for row in range(0, 128 * n_row_tiles, 64)}
-    assert {place[:2] for place in output} == tiles, "tiles of the output are missing"
+    assert {place[1:3] for place in output} == tiles, "tiles of the output are missing"
     assert max(output.values()) == 1, "a tile of the output comes twice"
 
 
-def expected(s) -> Counter:
+def expected_of_attention(s) -> Counter:
     """Each consumer's products, by what they read."""
     found = Counter()
     for head in range(s.n_q_heads):
@@ -359,3 +380,66 @@ def expected(s) -> Counter:
                         found[f"consumer {part}", (q, (f"k{end}", 0, kv_head, key, column))] += 1
                     found[f"consumer {part}", (("v", 0, kv_head, key, 0),)] += 1
     return found
+
+
+def run_gradients(package, s, *, seed: int) -> None:
+    """The kernel of the gradients, likewise, with a program for each tile of keys and KV head."""
+    tail = s.head_dim_qk - 128
+
+    def call(module):
+        module.gradients_kernel(
+            descriptor("q", 1, 1, 64, 128), descriptor("q tail", 1, 1, 64, tail) if tail else None,
+            descriptor("k", 1, 1, 64, 64), descriptor("v", 1, 1, 64, 128), descriptor("d_out", 1, 1, 64, 128),
+            descriptor("lse", 1, 1, 64), descriptor("delta", 1, 1, 64), descriptor("dq", 64, 64),
+            descriptor("dk", 1, 1, 64, 128), descriptor("dk tail", 1, 1, 64, tail) if tail else None,
+            descriptor("dv", 1, 1, 64, 128), None, None, Tensor(),
+            *map(Number, (s.n_kv_heads, s.n_kv_heads, s.group_size, 1, s.q_len, s.context_len, 4)),
+            CAUSAL=s.causal, SPLIT=False,
+        )  # fmt: skip
+
+    programs = s.n_kv_heads * -(-s.context_len // 128)
+    products, output = run(package, "backward_hopper", call, programs=programs, seed=seed)
+    wanted, sums = expected_of_gradients(s)
+    difference = list(((products - wanted) + (wanted - products)).items())
+    assert not difference, f"products are of the wrong blocks: {difference[:3]}"
+    assert output == sums, "what is added up or written is not what it should be"
+
+
+def expected_of_gradients(s) -> tuple[Counter, Counter]:
+    """Each consumer's products and loads by what they read, and the places that are written or added to."""
+    found, output = Counter(), Counter()
+    wide = s.head_dim_qk > 128
+    stop = -(-s.q_len // 64)
+    padding = stop * 64 - s.q_len
+    for kv_head in range(s.n_kv_heads):
+        for tile in range(-(-s.context_len // 128)):
+            first = max(tile * 128 + stop * 64 - s.context_len, padding) if s.causal else padding
+            k = [[("k", 0, kv_head, 128 * tile + 64 * i, 64 * half) for half in range(2 + wide)] for i in (0, 1)]
+            turns = [(kv_head * s.group_size + m, block) for m in range(s.group_size) for block in range(first // 64, stop)]
+            for part in (0, 1):
+                me = f"consumer {part}"
+                for n, (head, block) in enumerate(turns):
+                    row = block * 64 - padding
+                    q, d_out = ("q", 0, head, row, 0), ("d_out", 0, head, row, 0)
+                    q_tail = ("q tail", 0, head, row, 128)
+                    ds = [("stored", f"consumer {i}", n) for i in (0, 1)]
+                    reads = [
+                        (k[part][0], q),
+                        (k[part][1], q),
+                        (("v", 0, kv_head, 128 * tile + 64 * part, 0), d_out),
+                        (d_out,),
+                        (q,),
+                    ]
+                    reads += [(ds[i], k[i][part]) for i in (0, 1)]
+                    reads += [(("load", 0, head, block * 64),)] * 2
+                    output["dq", (head * stop + block) * 64, 64 * part] += 1
+                    if wide:
+                        reads += [(k[part][2], q_tail), (q_tail,)]
+                        if (n + part) % 2 == 0:
+                            reads += [(ds[i], k[i][2]) for i in (0, 1)]
+                            output["dq", (head * stop + block) * 64, 128] += 1
+                    for read in reads:
+                        found[me, read] += 1
+                for name, column in (("dk", 0), ("dv", 0), *[("dk tail", 128)] * wide):
+                    output[name, 0, kv_head, 128 * tile + 64 * part, column] += 1
+    return found, output

@@ -1,11 +1,13 @@
 """The roles of kernels in Gluon meet: run in plain Python, in many orders. And that faults in their meeting would be found."""
 
+from dataclasses import replace
+
 import pytest
 
 import kernels
 from course import copies
 from course.measure.shapes import Shape
-from tests.kernels.roles import run_attention
+from tests.kernels.roles import run_attention, run_gradients
 
 pytestmark = pytest.mark.skipif(kernels.MODE == "compiled", reason="kernels are text only where no GPU compiles them")
 FILE = "kernels/forward_hopper.py"
@@ -24,6 +26,15 @@ def test_attention(shape):
     for seed in range(5):
         run_attention(package, shape, programs=1, counter=True, section=2, seed=seed)
         run_attention(package, shape, programs=2, counter=False, section=shape.n_q_heads, seed=seed)
+
+
+@pytest.mark.parametrize("head_dim_qk", [128, 192])
+@pytest.mark.parametrize("shape", [*SHAPES[:2], SHAPES[3]], ids=str)
+def test_gradients(shape, head_dim_qk):
+    file = "kernels/backward_hopper.py"
+    package = copies.with_text(file, copies.shipped_text(file))
+    for seed in range(5):
+        run_gradients(package, replace(shape, head_dim_qk=head_dim_qk), seed=seed)
 
 
 FAULTS = {
@@ -73,3 +84,39 @@ def test_a_fault_is_found(name):
     with pytest.raises(AssertionError, match=message):
         for seed in range(30):
             run_attention(package, SHAPES[0], programs=1, counter=True, section=2, seed=seed)
+
+
+QUERIES_GIVEN_BACK = "    arrive_named(EMPTY + slot, ALL)\n"
+QUERIES_FULL = "    mbarrier.wait(shared.full.index(slot), turn // BUFFERS & 1)\n"
+PASSED = "    hand_over(shared, ds, turn, PART)\n"
+FAULTS_OF_GRADIENTS = {
+    "one place for dS": (
+        [("4 if q_tail is None else 2", "1 if q_tail is None else 1")], "waits for|consumer . still reads|wrong"
+    ),
+    "dS of the other consumer not waited for": (
+        [("    mbarrier.wait(shared.ds_full.index(slot), turn // TURNS & 1)\n", "")], "consumer . still reads|wrong blocks"
+    ),
+    "what is added overwritten on its way": (
+        [("    tma.store_wait(0)\n    shared.sums", "    shared.sums")], "still reads for the output"
+    ),
+    "queries given back while they are read": (
+        [
+            (PASSED, PASSED + QUERIES_GIVEN_BACK),
+            (f"{QUERIES_GIVEN_BACK}    return (dk_head,), dv\n", "    return (dk_head,), dv\n"),
+        ],
+        "is written while consumer . still reads",
+    ),
+    "queries not waited for": (
+        [(f"{QUERIES_FULL}    scores = issue_scores", "    scores = issue_scores")], "consumer . still reads|wrong blocks"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS_OF_GRADIENTS)
+def test_a_fault_of_the_gradients_is_found(name):
+    edits, message = FAULTS_OF_GRADIENTS[name]
+    file = "kernels/backward_hopper.py"
+    package = copies.with_text(file, copies.edited(file, edits, name))
+    with pytest.raises(AssertionError, match=message):
+        for seed in range(30):
+            run_gradients(package, SHAPES[0], seed=seed)

@@ -8,12 +8,13 @@ What is found: roles that wait for ever, a buffer that is written while a produc
 missing or of the wrong blocks, a tile of the output that is missing, and a named barrier that is left half full.
 """
 
+import math
 import random
 import threading
 import types
 from collections import Counter
 
-ROLES = {"consumer 0": 128, "consumer 1": 128, "producer": 32}  # threads of each
+CONSUMERS = ("consumer 0", "consumer 1")
 ENGINE = "copy engine"
 
 
@@ -80,49 +81,100 @@ class Barrier:
             self.arrived, self.phase = 0, self.phase + 1
 
 
+class Pointer:
+    """Into a list of integers in global memory."""
+
+    def __init__(self, numbers, at: int = 0):
+        self.numbers, self.at = numbers, at
+
+    def __add__(self, steps: int) -> "Pointer":
+        return Pointer(self.numbers, self.at + steps)
+
+
+def _load(pointer, mask=True, other=None):
+    return Number(pointer.numbers[pointer.at] if mask else other)
+
+
 class Slot:
-    """A buffer in shared memory, or a barrier."""
+    """64 columns of a buffer in shared memory, or a narrower buffer, or a barrier."""
 
     def __init__(self, name: str, stored: Counter):
         self.name, self.stored, self.content, self.barrier = name, stored, None, Barrier()
+        self.loaded_by: str | None = None
 
 
 class Memory:
-    """An allocation in shared memory, or one of its buffers."""
+    """An allocation in shared memory, or a part of one."""
 
-    def __init__(self, program, slots, shape):
-        self.program, self.slots, self.dtype = program, slots, None
+    def __init__(self, program, buffers: list[list[Slot]], shape):
+        self.program, self.buffers, self.shape, self.dtype = program, buffers, list(shape), None
         self.type = types.SimpleNamespace(shape=shape, layout=None)
 
     def index(self, i: int) -> "Memory":
-        assert 0 <= i < len(self.slots), f"{self.slots[0].name} has no buffer {i}"
-        return Memory(self.program, [self.slots[i]], self.type.shape)
+        assert 0 <= i < len(self.buffers), f"{self.slots[0].name} has no buffer {i}"
+        return Memory(self.program, [self.buffers[i]], self.shape[1:])
 
-    def reshape(self, *_, **__) -> "Memory":
-        return self
+    def reshape(self, shape) -> "Memory":
+        return Memory(self.program, self.buffers, shape)
 
-    permute = slice = reshape
+    def permute(self, order) -> "Memory":
+        return Memory(self.program, self.buffers, [self.shape[axis] for axis in order])
+
+    def slice(self, start: int, length: int, dim: int) -> "Memory":
+        """Of columns; a slice of rows must be all of them."""
+        shape = [length if axis == dim else size for axis, size in enumerate(self.shape)]
+        if length == self.shape[dim]:
+            return self
+        assert dim == len(shape) - 1 and start % 64 == length % 64 == 0, "only columns are cut, 64 at a time"
+        return Memory(self.program, [self.slots[start // 64 : (start + length) // 64]], shape)
 
     @property
-    def slot(self) -> Slot:
-        return self.slots[0]
+    def slots(self) -> list[Slot]:
+        return self.buffers[0]
+
+    @property
+    def barrier(self) -> Barrier:
+        return self.slots[0].barrier
+
+    @property
+    def content(self):
+        """Of the first columns, when the others belong to it."""
+        first = self.slots[0].content
+        for i, slot in enumerate(self.slots):
+            assert slot.content == beside(first, i), f"{slot.name} holds {slot.content} beside {first}"
+        return first
 
     def store(self, value) -> None:
-        """A tensor is known afterwards by who stored it, and by how many that role had stored in this allocation before."""
-        program, role = self.program, self.program.here.role
+        """A tensor is known afterwards by who stored it, and by how many that role had stored in this allocation before.
+
+        What the role itself has loaded from here, and stores again, is what it was.
+        """
+        program, role, stored = self.program, self.program.here.role, self.slots[0].stored
         program.pause()
-        if not isinstance(value, int):
-            self.slot.stored[role] += 1
-            value = ("stored", role, self.slot.stored[role] - 1)
-        program.write(self.slot, value)
+        again = self.slots[0].loaded_by == role
+        if not isinstance(value, int) and not again:
+            stored[role] += 1
+            value = ("stored", role, stored[role] - 1)
+        for slot in self.slots:
+            program.write(slot, slot.content if again else value)
 
     def load(self, *_):
         program = self.program
         program.pause()
-        if isinstance(self.slot.content, int):
-            return self.slot.content
-        program.products[program.here.role, (("load", *self.slot.content[1:]),)] += 1
+        assert self.content is not None, f"{self.slots[0].name} is loaded before it is written"
+        if isinstance(self.content, int):
+            return self.content
+        program.products[program.here.role, (("load", *self.content[1:]),)] += 1
+        for slot in self.slots:
+            slot.loaded_by = program.here.role
         return Tensor()
+
+
+def beside(content, i: int):
+    """What stands i times 64 columns beside a content."""
+    if not isinstance(content, tuple) or content[0] == "stored":
+        return content
+    return (*content[:-1], content[-1] + 64 * i)
 
 
 class Program:
@@ -137,14 +189,18 @@ class Program:
         self.here = threading.local()
         self.named: dict[int, types.SimpleNamespace] = {}
         self.queue: list[tuple] = []
-        self.reads: dict[str, list[tuple[Slot, object]]] = {role: [] for role in ROLES}
+        self.threads: dict[str, int] = {}  # of each role
+        self.reads: dict[str, list[tuple[Slot, object]]] = {}
         self.products: Counter = Counter()
         self.output: Counter = Counter()
 
     # Who goes on
 
-    def start(self, roles, *_) -> None:
-        work = {name: lambda f=function, a=arguments: f(*a) for name, (function, arguments) in zip(ROLES, roles, strict=True)}
+    def start(self, roles, warps, *_) -> None:
+        names = (*CONSUMERS, *(f"producer {i}" for i in range(len(roles) - 2)))
+        self.threads = {name: 32 * n for name, n in zip(names, (4, *warps), strict=True)}
+        self.reads = {name: [] for name in names}
+        work = {name: lambda f=function, a=arguments: f(*a) for name, (function, arguments) in zip(names, roles, strict=True)}
         work[ENGINE] = self._engine
         threads = [threading.Thread(target=self._run, args=item, daemon=True) for item in work.items()]
         self.waiting = dict.fromkeys(work, (lambda: True, "begin"))
@@ -195,46 +251,48 @@ class Program:
             self.pause(lambda: self.queue or len(self.waiting) == 1, "a copy")
             if not self.queue:
                 return
-            slot, content, barrier, n_bytes = self.queue.pop(self.draw.randrange(len(self.queue)))
-            self.write(slot, content)
+            slots, content, barrier, n_bytes = self.queue.pop(self.draw.randrange(len(self.queue)))
+            for i, slot in enumerate(slots):
+                self.write(slot, beside(content, i))
             barrier.change(n_bytes=-n_bytes)
 
     def write(self, slot: Slot, content) -> None:
         for role, reads in self.reads.items():
             for read, of in reads:
                 assert read is not slot, f"{slot.name} is written while {role} still reads {of}"
-        slot.content = content
+        slot.content, slot.loaded_by = content, None
 
     # What stands in for Gluon
 
     def allocate(self, kind, shape, _):
-        stored = Counter()
-        return Memory(self, [Slot(f"buffer {i} of {shape}", stored) for i in range(shape[0])], shape)
+        stored, cut = Counter(), max(1, shape[-1] // 64)
+        buffers = [[Slot(f"buffer {i} of {shape}", stored) for _ in range(cut)] for i in range(shape[0])]
+        return Memory(self, buffers, shape)
 
     def init(self, memory, count):
-        memory.slot.barrier.count = count
+        memory.barrier.count = count
 
     def wait(self, memory, phase):
-        barrier = memory.slot.barrier
+        barrier = memory.barrier
         self.pause(lambda: barrier.phase % 2 != phase, f"phase {phase} of a barrier")
 
     def arrive(self, memory):
         self.pause()
-        memory.slot.barrier.change(arrived=1)
+        memory.barrier.change(arrived=1)
 
     def expect(self, memory, n_bytes):
         self.pause()
-        memory.slot.barrier.change(arrived=1, n_bytes=n_bytes)
+        memory.barrier.change(arrived=1, n_bytes=n_bytes)
 
     def copy_in(self, descriptor, place, barrier, to):
         self.pause()
         n_bytes = descriptor.block_type.nbytes
-        self.queue.append((to.slot, (descriptor.name, *map(int, place)), barrier.slot.barrier, n_bytes))
+        self.queue.append((to.slots, (descriptor.name, *map(int, place)), barrier.barrier, n_bytes))
 
     def copy_out(self, descriptor, place, source):
         self.pause()
         self.output[(descriptor.name, *map(int, place))] += 1
-        self.reads[self.here.role].append((source.slot, "for the output"))
+        self.reads[self.here.role] += [(slot, "for the output") for slot in source.slots]
 
     def store_wait(self, _):
         self.pause()
@@ -246,7 +304,7 @@ class Program:
         role = self.here.role
         barrier = self.named.setdefault(int(name), types.SimpleNamespace(threads=0, roles=set(), rounds=0))
         assert role not in barrier.roles, f"{role} comes to named barrier {name} twice in a round"
-        barrier.threads += ROLES[role]
+        barrier.threads += self.threads[role]
         barrier.roles.add(role)
         assert barrier.threads <= threads, f"named barrier {name} sees more threads than it counts"
         this_round = barrier.rounds
@@ -264,8 +322,9 @@ class Program:
 
     def multiply(self, a, b, accumulator, use_acc=True, is_async=False):
         self.pause()
-        reads = [(x.slot, x.slot.content) for x in (a, b) if isinstance(x, Memory)]
-        self.products[self.here.role, tuple(content for _, content in reads)] += 1
+        operands = [x for x in (a, b) if isinstance(x, Memory)]
+        self.products[self.here.role, tuple(x.content for x in operands)] += 1
+        reads = [(slot, slot.content) for x in operands for slot in x.slots]
         self.here.groups.append(reads)
         self.reads[self.here.role] += reads
         return Tensor()
@@ -293,12 +352,13 @@ class Program:
             minimum=number_or_tensor(min), maximum=number_or_tensor(max),
             max=lambda x, _: x if isinstance(x, int) else Tensor(),
             full=lambda shape, value, *_, **__: Number(value) if shape == [1] else Tensor(),
-            allocate_shared_memory=self.allocate, warp_specialize=self.start,
+            allocate_shared_memory=self.allocate, warp_specialize=self.start, load=_load, to_tensor=lambda x: x,
+            cdiv=number_or_tensor(lambda a, b: -(-a // b)),
             where=lambda condition, a, b: (a if condition else b) if isinstance(condition, bool) else Tensor(),
             **dict.fromkeys(("exp2", "log2", "expand_dims", "convert_layout", "arange", "zeros_like"), anything),
             **dict.fromkeys(("sum", "split", "join", "reshape", "permute", "store", "inline_asm_elementwise"), anything),
             **dict.fromkeys(("SliceLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"), anything),
-            NVMMADistributedLayout=anything,
+            NVMMADistributedLayout=anything, DistributedLinearLayout=anything,
         )  # fmt: skip
         return {
             "gl": gl,
@@ -308,6 +368,7 @@ class Program:
             "tma": types.SimpleNamespace(
                 async_copy_global_to_shared=self.copy_in, async_copy_shared_to_global=self.copy_out, store_wait=self.store_wait
             ),
+            "barrier": lambda: None,
             "arrive_named": self.arrive_named, "wait_named": self.wait_named, "fence_async_shared": lambda: None,
             "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.wait_for_products,
             "tma_add": self.copy_out, "draw": self.take_number, "drawn": lambda ticket: ticket,
@@ -316,7 +377,11 @@ class Program:
 
 def descriptor(name: str, *block: int):
     return types.SimpleNamespace(
-        name=name, block_shape=list(block), layout=None, dtype=None, block_type=types.SimpleNamespace(nbytes=block[-1])
+        name=name,
+        block_shape=list(block),
+        layout=None,
+        dtype=None,
+        block_type=types.SimpleNamespace(nbytes=2 * math.prod(block)),
     )
 
 
@@ -423,13 +488,8 @@ def expected_of_gradients(s) -> tuple[Counter, Counter]:
                     q, d_out = ("q", 0, head, row, 0), ("d_out", 0, head, row, 0)
                     q_tail = ("q tail", 0, head, row, 128)
                     ds = [("stored", f"consumer {i}", n) for i in (0, 1)]
-                    reads = [
-                        (k[part][0], q),
-                        (k[part][1], q),
-                        (("v", 0, kv_head, 128 * tile + 64 * part, 0), d_out),
-                        (d_out,),
-                        (q,),
-                    ]
+                    v = ("v", 0, kv_head, 128 * tile + 64 * part, 0)
+                    reads = [(k[part][0], q), (k[part][1], beside(q, 1)), (v, d_out), (d_out,), (q,)]
                     reads += [(ds[i], k[i][part]) for i in (0, 1)]
                     reads += [(("load", 0, head, block * 64),)] * 2
                     output["dq", (head * stop + block) * 64, 64 * part] += 1
@@ -443,3 +503,59 @@ def expected_of_gradients(s) -> tuple[Counter, Counter]:
                 for name, column in (("dk", 0), ("dv", 0), *[("dk tail", 128)] * wide):
                     output[name, 0, kv_head, 128 * tile + 64 * part, column] += 1
     return found, output
+
+
+def run_mla(package, lengths: list[int], *, n_q_heads: int, num_splits: int | None, seed: int) -> None:
+    """The kernel of absorbed MLA over a contiguous cache, with splits, or if there are None, as one share of a work list."""
+    bounds = None if num_splits else [0, 0, len(lengths) - 1, lengths[-1]]
+    n_tiles = -(-n_q_heads // 64)
+
+    def call(module):
+        module.mla_kernel(
+            descriptor("q latent", 1, 64, 256), descriptor("q rope", 1, 64, 64),
+            descriptor("latent", 1, 64, 64), descriptor("k rope", 1, 64, 64), None, Number(0), Number(0),
+            Pointer(lengths), Number(1), bounds and Pointer(bounds), Tensor(), Tensor(), Tensor(),
+            *map(Number, (len(lengths), max(lengths), n_q_heads, n_q_heads, 1, num_splits or 1)), PAGE=0, BOX=64,
+        )  # fmt: skip
+
+    programs = n_tiles * (num_splits * len(lengths) if num_splits else 1)
+    products, _ = run(package, "mla_hopper", call, programs=programs, seed=seed)
+    wanted = Counter()
+    for row0 in range(0, n_q_heads, 64):
+        if num_splits:
+            for sequence, kv_len in enumerate(lengths):
+                length = -(-kv_len // 128 // num_splits) * 128
+                for start in range(0, length * num_splits, length):
+                    pairs = -(-max(0, min(start + length, kv_len) - start) // 128)
+                    wanted += expected_of_mla([(sequence, kv_len, start, pairs)], row0)
+        else:
+            wanted += expected_of_mla([(b, n, 0, -(-n // 128)) for b, n in enumerate(lengths) if n], row0)
+    difference = list(((products - wanted) + (wanted - products)).items())
+    assert not difference, f"products are of the wrong blocks: {difference[:3]}"
+
+
+def expected_of_mla(pieces: list[tuple[int, int, int, int]], row0: int) -> Counter:
+    """Products and loads of a program. Pieces: sequence, its tokens, the first token of the piece, and its pairs of blocks."""
+    found = Counter()
+    pairs_before = 0
+    for piece, (sequence, kv_len, start, pairs) in enumerate(pieces):
+        for j in range(pairs):
+            tokens = [start + 128 * j + 64 * block for block in (0, 1)]
+            places = [(sequence if token < kv_len else -1, token) for token in tokens]
+            n = pairs_before + j
+            for side, (me, other) in enumerate((CONSUMERS, CONSUMERS[::-1])):
+                reads = [
+                    (("q latent", sequence, row0, column), ("latent", *places[side], column)) for column in range(0, 512, 64)
+                ]
+                reads.append((("q rope", sequence, row0, 0), ("k rope", *places[side], 0)))
+                values = [("latent", *place, 256 * side) for place in places]
+                reads += [(values[side],), (("stored", other, n), values[1 - side])]
+                reads.append((("load", other, n),))  # the other's maximum
+                dead = [place for place, token in zip(places, tokens, strict=True) if token + 64 > kv_len]
+                reads += [(("load", *place, 256 * side + column),) for place in dead for column in range(0, 256, 64)]
+                for read in reads:
+                    found[me, read] += 1
+        for me, other in (CONSUMERS, CONSUMERS[::-1]):
+            found[me, (("load", other, piece),)] += 1
+        pairs_before += pairs
+    return found

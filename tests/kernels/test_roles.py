@@ -7,23 +7,29 @@ import pytest
 import kernels
 from course import copies
 from course.measure.shapes import Shape
-from tests.kernels.roles import run_attention, run_gradients
+from tests.kernels.roles import run_attention, run_gradients, run_mla
 
 pytestmark = pytest.mark.skipif(kernels.MODE == "compiled", reason="kernels are text only where no GPU compiles them")
-FILE = "kernels/forward_hopper.py"
+FORWARD, BACKWARD, MLA = (f"kernels/{name}_hopper.py" for name in ("forward", "backward", "mla"))
 # Tiles that are not full, keys more than queries and fewer, a group that shares; one block of keys and several.
 SHAPES = [
     Shape(1, 3, 3, 515, q_len=300),
     Shape(1, 2, 1, 300, q_len=257, causal=False),
     Shape(1, 2, 2, 150, q_len=400),
-    Shape(1, 2, 1, 640, q_len=640, head_dim_qk=192),
+    Shape(1, 2, 1, 640, q_len=640),
 ]
+ORDERS = 5
 
 
+def with_edits(file, edits=(), name="shipped"):
+    return copies.with_text(file, copies.edited(file, edits, name))
+
+
+@pytest.mark.parametrize("head_dim_qk", [128, 192])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_attention(shape):
-    package = copies.with_text(FILE, copies.shipped_text(FILE))
-    for seed in range(5):
+def test_attention(shape, head_dim_qk):
+    package, shape = with_edits(FORWARD), replace(shape, head_dim_qk=head_dim_qk)
+    for seed in range(ORDERS):
         run_attention(package, shape, programs=1, counter=True, section=2, seed=seed)
         run_attention(package, shape, programs=2, counter=False, section=shape.n_q_heads, seed=seed)
 
@@ -31,92 +37,97 @@ def test_attention(shape):
 @pytest.mark.parametrize("head_dim_qk", [128, 192])
 @pytest.mark.parametrize("shape", [*SHAPES[:2], SHAPES[3]], ids=str)
 def test_gradients(shape, head_dim_qk):
-    file = "kernels/backward_hopper.py"
-    package = copies.with_text(file, copies.shipped_text(file))
-    for seed in range(5):
+    package = with_edits(BACKWARD)
+    for seed in range(ORDERS):
         run_gradients(package, replace(shape, head_dim_qk=head_dim_qk), seed=seed)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "n_q_heads", "num_splits"),
+    [([300], 64, 1), ([129, 700], 96, 3), ([64, 1, 513], 16, None), ([200, 0, 384], 128, None)],
+)
+def test_mla(lengths, n_q_heads, num_splits):
+    """Splits, and a share of a work list, over sequences that end within a block and one that is empty."""
+    package = with_edits(MLA)
+    for seed in range(ORDERS):
+        run_mla(package, lengths, n_q_heads=n_q_heads, num_splits=num_splits, seed=seed)
+
+
+RUN = {
+    FORWARD: lambda package, seed: run_attention(package, SHAPES[0], programs=1, counter=True, section=2, seed=seed),
+    BACKWARD: lambda package, seed: run_gradients(package, SHAPES[0], seed=seed),
+    MLA: lambda package, seed: run_mla(package, [200, 0, 384], n_q_heads=64, num_splits=None, seed=seed),
+}
+READ = "is written while consumer . still reads"
+WRONG = "wrong|products are missing| holds |loaded before|twice in a round"
+K_READ, V_READ = "    arrive_named(K_EMPTY + k_slot, ALL)\n", "    arrive_named(V_EMPTY + v_slot, ALL)\n"
+SCORES_DONE = "    scores = warpgroup_mma_wait(1, deps=[scores])\n"
+PRODUCTS_DONE = "    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"
+QUERIES_READ = "    arrive_named(EMPTY + slot, ALL)\n"
+QUERIES_FULL = "    mbarrier.wait(shared.full.index(slot), turn // BUFFERS & 1)\n"
+TILE = "    shared.tile.store("
+PASSED = "    hand_over(shared, ds, turn, PART)\n"
+LEFT_DONE = "    acc, weights = warpgroup_mma_wait(0, deps=[product, weights])\n"
+K0_LEFT_READ = "    arrive_named(K0_LEFT_READ, CONSUMER_AND_PRODUCER)\n"
+QUERIES_WAIT = "            if used > 0:\n                wait_named(Q_READ, CONSUMERS_AND_PRODUCER)\n"
 FAULTS = {
     "one buffer where the next V is waited for first": (
-        "BUFFERS: gl.constexpr = gl.constexpr(2)", "BUFFERS: gl.constexpr = gl.constexpr(1)", "waits for"
+        FORWARD, [("BUFFERS: gl.constexpr = gl.constexpr(2)", "BUFFERS: gl.constexpr = gl.constexpr(1)")], "waits for",
     ),
-    "K given back while it is read": (
-        "    scores = warpgroup_mma_wait(1, deps=[scores])\n    arrive_named(K_EMPTY + k_slot, ALL)\n",
-        "    arrive_named(K_EMPTY + k_slot, ALL)\n    scores = warpgroup_mma_wait(1, deps=[scores])\n",
-        "written while consumer . still reads",
-    ),
-    "V given back while it is read": (
-        "    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n    arrive_named(V_EMPTY + v_slot, ALL)\n",
-        "    arrive_named(V_EMPTY + v_slot, ALL)\n    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n",
-        "written while consumer . still reads",
-    ),
+    "K given back while it is read": (FORWARD, [(SCORES_DONE + K_READ, K_READ + SCORES_DONE)], READ),
+    "V given back while it is read": (FORWARD, [(PRODUCTS_DONE + V_READ, V_READ + PRODUCTS_DONE)], READ),
     "V loaded into a buffer that is full": (
-        "    if turn >= BUFFERS:\n        wait_named(V_EMPTY + slot, ALL)\n", "",
-        "written while consumer . still reads|twice in a round|wrong values",
+        FORWARD, [("    if turn >= BUFFERS:\n        wait_named(V_EMPTY + slot, ALL)\n", "")], f"{READ}|{WRONG}",
     ),
     "K not waited for": (
-        "    mbarrier.wait(shared.k_full.index(k_slot), (turn + 1) // BUFFERS & 1)\n", "",
-        "written while consumer . still reads|products are missing",
+        FORWARD, [("    mbarrier.wait(shared.k_full.index(k_slot), (turn + 1) // BUFFERS & 1)\n", "")], f"{READ}|{WRONG}",
     ),
     "V not waited for": (
-        "    mbarrier.wait(shared.v_full.index((turn + 1) % BUFFERS), (turn + 1) // BUFFERS & 1)\n", "",
-        "written while consumer . still reads|wrong values",
+        FORWARD, [("    mbarrier.wait(shared.v_full.index((turn + 1) % BUFFERS), (turn + 1) // BUFFERS & 1)\n", "")],
+        f"{READ}|{WRONG}",
     ),
     "queries loaded over an output that has not left": (
-        "                tma.store_wait(0)\n                arrive_named(Q_EMPTY", "                arrive_named(Q_EMPTY",
+        FORWARD,
+        [("                tma.store_wait(0)\n                arrive_named(Q_EMPTY", "                arrive_named(Q_EMPTY")],
         "still reads for the output",
     ),
     "the next tile announced over one that is not read": (
-        "            wait_named(TILE_EMPTY + part, ONE)\n    shared.tile.store(", "            pass\n    shared.tile.store(",
-        "waits for|twice in a round|products are missing|wrong values|output|left half full",
+        FORWARD, [(f"            wait_named(TILE_EMPTY + part, ONE)\n{TILE}", f"            pass\n{TILE}")],
+        f"{WRONG}|waits for|output|left half full",
     ),
     "a barrier left behind": (
-        "            wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)\n", "", "left half full"
+        FORWARD, [("            wait_named(K_EMPTY + (kv_turn - back) % BUFFERS, ALL)\n", "")], "left half full",
+    ),
+    "one place for dS": (BACKWARD, [("4 if q_tail is None else 2", "1 if q_tail is None else 1")], f"{READ}|{WRONG}|waits for"),
+    "dS of the other consumer not waited for": (
+        BACKWARD, [("    mbarrier.wait(shared.ds_full.index(slot), turn // TURNS & 1)\n", "")], f"{READ}|{WRONG}",
+    ),
+    "what is added overwritten on its way": (
+        BACKWARD, [("    tma.store_wait(0)\n    shared.sums", "    shared.sums")], "still reads for the output",
+    ),
+    "queries given back while they are read": (
+        BACKWARD,
+        [(PASSED, PASSED + QUERIES_READ), (f"{QUERIES_READ}    return (dk_head,), dv\n", "    return (dk_head,), dv\n")], READ,
+    ),
+    "queries not waited for": (
+        BACKWARD, [(f"{QUERIES_FULL}    scores = issue_scores", "    scores = issue_scores")], f"{READ}|{WRONG}",
+    ),
+    "half of a block given back while it is read": (MLA, [(LEFT_DONE + K0_LEFT_READ, K0_LEFT_READ + LEFT_DONE)], READ),
+    "weights stored over columns that are still read": (MLA, [("return warpgroup_mma_wait(0, deps=[s])", "return s")], READ),
+    "queries loaded over those that are read": (
+        MLA, [(f"{QUERIES_WAIT}            load_queries(", "            load_queries(")], f"{READ}|{WRONG}|waits for",
+    ),
+    "the other's maximum not waited for": (
+        MLA, [("    wait_named(M1_READY, CONSUMERS)\n", "    arrive_named(M1_READY, CONSUMERS)\n")],
+        f"{READ}|{WRONG}",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name):
-    old, new, message = FAULTS[name]
-    package = copies.with_text(FILE, copies.edited(FILE, [(old, new)], name))
+    file, edits, message = FAULTS[name]
+    package = with_edits(file, edits, name)
     with pytest.raises(AssertionError, match=message):
         for seed in range(30):
-            run_attention(package, SHAPES[0], programs=1, counter=True, section=2, seed=seed)
-
-
-QUERIES_GIVEN_BACK = "    arrive_named(EMPTY + slot, ALL)\n"
-QUERIES_FULL = "    mbarrier.wait(shared.full.index(slot), turn // BUFFERS & 1)\n"
-PASSED = "    hand_over(shared, ds, turn, PART)\n"
-FAULTS_OF_GRADIENTS = {
-    "one place for dS": (
-        [("4 if q_tail is None else 2", "1 if q_tail is None else 1")], "waits for|consumer . still reads|wrong"
-    ),
-    "dS of the other consumer not waited for": (
-        [("    mbarrier.wait(shared.ds_full.index(slot), turn // TURNS & 1)\n", "")], "consumer . still reads|wrong blocks"
-    ),
-    "what is added overwritten on its way": (
-        [("    tma.store_wait(0)\n    shared.sums", "    shared.sums")], "still reads for the output"
-    ),
-    "queries given back while they are read": (
-        [
-            (PASSED, PASSED + QUERIES_GIVEN_BACK),
-            (f"{QUERIES_GIVEN_BACK}    return (dk_head,), dv\n", "    return (dk_head,), dv\n"),
-        ],
-        "is written while consumer . still reads",
-    ),
-    "queries not waited for": (
-        [(f"{QUERIES_FULL}    scores = issue_scores", "    scores = issue_scores")], "consumer . still reads|wrong blocks"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FAULTS_OF_GRADIENTS)
-def test_a_fault_of_the_gradients_is_found(name):
-    edits, message = FAULTS_OF_GRADIENTS[name]
-    file = "kernels/backward_hopper.py"
-    package = copies.with_text(file, copies.edited(file, edits, name))
-    with pytest.raises(AssertionError, match=message):
-        for seed in range(30):
-            run_gradients(package, SHAPES[0], seed=seed)
+            RUN[file](package, seed)

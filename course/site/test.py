@@ -45,7 +45,7 @@ def notebook_arguments(how: str) -> list[str]:
 
 def spread() -> list[str]:
     """pytest's arguments that use the cores there are. tests/conftest.py says what stays in one process."""
-    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), 12)
+    workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), 16)
     return (
         [f"--numprocesses={workers}", "--dist=loadfile", "--no-loadscope-reorder"]
         if workers > 1 and not missing(["xdist"])

@@ -122,7 +122,7 @@ def decode_on(sm, kind, head_dim_qk, head_dim_v, group_size, context_len, *, cac
         head, tail = tiles.split_width(head_dim_qk)
     tile = plan_decode(
         1, group_size, 1, 0 if work else context_len, head_dim_qk, head_dim_v, 4 if kind == "fp32" else FORMATS[cached], device,
-        num_splits=1, shared_width=head if mla else 0, page_size=page, eight_bits=scaled,
+        num_splits=1, shared_width=head if mla else 0, page_size=page, eight_bits=scaled, portable=True,
     ).tile  # fmt: skip
     has_tail = tail > 0
     none = "constexpr"

@@ -59,6 +59,8 @@ def test_every_section_is_laid_out_soon(visit, name):
     sections = page.locator(".bd-article > section > section")
     assert sections.evaluate_all("all => all.filter((one) => getComputedStyle(one).contentVisibility === 'auto').length") == 0
     assert sections.count() > 1 or not name.startswith("notebooks/")
+    page.wait_for_function("Array.from(document.images).every((picture) => picture.complete)")
+    assert page.locator("img[loading=lazy]").count() == 0
 
 
 def test_link_to_a_place_leads_there(visit):

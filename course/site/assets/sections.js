@@ -1,5 +1,6 @@
 // Lays out the sections that course.css makes wait while a page loads, a few at a time when the browser is idle, so that a phone
-// answers meanwhile. Then lets the keyboard reach the blocks that scroll. `window.sectionsLaidOut` is a promise of both.
+// answers meanwhile. Then fetches the pictures that no reader has come near yet, so that a picture of the whole page has them, and
+// lets the keyboard reach the blocks that scroll. `window.sectionsLaidOut` is a promise of all that, but for the pictures' arrival.
 (function () {
   "use strict";
 
@@ -24,6 +25,7 @@
       }
     }
     page.classList.remove("loading");
+    document.querySelectorAll("img[loading=lazy]").forEach((picture) => (picture.loading = "eager"));
     markScrollers();
   }
 

@@ -18,6 +18,7 @@ CONTENDERS = {
     ("attention", None): OURS,
     ("sdpa", "CUDNN"): "PyTorch SDPA, cuDNN",
     ("sdpa", "FLASH"): "PyTorch SDPA, FLASH",
+    ("flash_attn", "fa4"): "FlashAttention-4",
     ("partials_then_sum", None): "partials, then their sum",
 }
 

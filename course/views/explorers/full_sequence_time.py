@@ -7,6 +7,7 @@ import altair as alt
 from ... import costs, measure
 from .base import (
     BLUE,
+    GOLD,
     GREEN,
     GREY,
     ORANGE,
@@ -40,10 +41,11 @@ MARKS = {
     ("portable_attention", None): "plain Triton, the kernel shown",
     ("attention", None): "kernels.attention, on Hopper",
     ("sdpa", "CUDNN"): "PyTorch SDPA, cuDNN",
+    ("flash_attn", "fa4"): "FlashAttention-4",
     ("sdpa", "FLASH"): "PyTorch SDPA, FLASH",
 }
 PARTIALS = {("partials_then_sum", None): "partials, then their sum"}
-RINGS = (190, 110, 55, 20)  # areas in pixels; equal times show as rings in one another
+RINGS = (260, 175, 105, 52, 18)  # areas in pixels; equal times show as rings in one another
 
 TIME = (
     "{direction} of {n_q_heads} over {n_kv_heads}, keys {widths}, mask {mask}; {tokens} tokens in all. In "
@@ -202,7 +204,7 @@ def _time(direction: str, marks: dict) -> Explorer:
         .mark_line(strokeWidth=2, color=GREY)
         .encode(x=x, y=y, strokeDash=dash)
     )
-    colours = colour_scale(dict(zip(marks.values(), (BLUE, PURPLE, ORANGE, GREEN), strict=True)))
+    colours = colour_scale(dict(zip(marks.values(), (BLUE, PURPLE, ORANGE, GOLD, GREEN), strict=True)))
     mine = alt.Chart(alt.NamedData("recorded")).transform_filter(
         "datum.n_q_heads == n_q_heads && datum.n_kv_heads == kv_heads && datum.widths == widths && datum.mask == mask"
     )

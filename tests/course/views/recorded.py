@@ -101,6 +101,7 @@ def full_sequence_recording() -> measure.Recording:
                     full_sequence_row(shape),
                     full_sequence_row(shape, "sdpa", "CUDNN", slower=0.9),
                     full_sequence_row(shape, "sdpa", "FLASH", slower=1.5),
+                    full_sequence_row(shape, "flash_attn", "fa4", slower=1.1),
                 ]
                 if direction == "forward" or n_kv_heads > 1:
                     rows.append(full_sequence_row(shape, "portable_attention", slower=1.2))

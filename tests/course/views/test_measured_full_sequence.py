@@ -16,7 +16,7 @@ def test_the_words_are_the_recording_s(whole):
     assert "kernels.attention, recorded: 500 TFLOP/s at 1,024 tokens to 500 at 16,384." in made.alt
     assert "the kernel shown, recorded: 417" in made.alt and "kernels of its own" in made.caption
     assert "cuDNN, recorded: 556" in made.alt and whole.label in made.caption
-    assert "partials" not in made.alt
+    assert "FlashAttention-4, recorded: 455 TFLOP/s" in made.alt and "partials" not in made.alt
 
 
 def test_backward_shows_the_partials(whole):

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import logging
 import platform
 import sys
 import warnings
@@ -16,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def our_kernels():
     """The course's package ``kernels``. ImportError where the name means another package (there is one on PyPI)."""
     with warnings.catch_warnings():
-        if "ipykernel" in sys.modules:
-            warnings.filterwarnings("ignore", "Triton is not installed")  # the summary says so
+        if "ipykernel" in sys.modules:  # the summary says that Triton is missing, once
+            warnings.filterwarnings("ignore", "Triton is not installed")
+            logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
         kernels = importlib.import_module("kernels")
     place = getattr(kernels, "__file__", None)
     if place is None or Path(place).resolve().parent != ROOT / "kernels":

@@ -9,9 +9,9 @@ from matplotlib.ticker import FuncFormatter
 import kernels
 
 from .. import costs, measure
-from ..measure import plans, record, timing
+from ..measure import record, timing
 from ..measure.shapes import Shape
-from . import style
+from . import labs_hopper, style
 from .figures import Figure, figure
 from .labs import NO_GPU, Lab, _button, _live, _measuring_lab, _place, _screen, _text
 from .measured_mla import HEADS, mla_heads
@@ -164,19 +164,15 @@ def mla_lab() -> Lab:
 
     def measured(machine: record.Machine, rows: list[dict], say: Callable[[str], None]) -> str:
         shape = Shape.mla(work.value[0], heads.value, work.value[1], dtype=record.usual_dtype())
-        points = [plans.ours(shape)]
-        # The plan of a recording takes both forms of as many heads, too: fewer run the plain one everywhere.
-        if heads.value >= 64 and kernels.hopper.present():
-            points.append(plans.portable(shape))
-        fresh = list(record.measure_shape(points, machine))
+        fresh = list(record.measure_shape(labs_hopper.points(shape), machine))
         rows.extend(fresh)
         return f"{shape}: {record.summary(fresh)}"
 
     return _measuring_lab(
         "mla",
         "Live lab: heads across your GPU's ridge.",
-        "Choose heads, batch and context; the absorbed kernel (on a Hopper GPU, from 64 heads on, both forms) is checked "
-        "against float64 and timed on your CUDA GPU, drawn over both floors. Without a GPU it counts what the kernel requests.",
+        "Choose heads, batch and context; the absorbed kernel (on a Hopper GPU both of its forms) is checked against "
+        "float64 and timed on your CUDA GPU, drawn over both floors. Without a GPU it counts what the kernel requests.",
         [heads, work],
         redrawn_by=[work],
         draw=draw,

@@ -15,6 +15,7 @@ from kernels.paged import load_paged
 
 from .. import costs, measure
 from ..measure.recordings import fastest
+from ..measure.shapes import PORTABLE
 from .source import CHANGED, NEW, show
 
 GPU = "NVIDIA H200"
@@ -70,7 +71,7 @@ RUNGS = (
     ),
     Rung(
         "record (MLA, 16 heads)", "one row is key and value for all heads", (), None, "mla",
-        lambda batch: {"operation": "mla_decode", "splits": "automatic", "cache_dtype": None} | LATENT,
+        lambda batch: {"operation": PORTABLE + "mla_decode", "splits": "automatic", "cache_dtype": None} | LATENT,
     ),
     Rung(
         "bits (8, GQA)", "a number is half as wide, with a scale", (load_bytes, load_scales, half_queries),
@@ -110,15 +111,14 @@ class Ladder:
 def kernel_ladder() -> Ladder:
     """The ladder from copy to 8-bit caches, with the newest recording of each kind on an H200."""
     newest = {rung.kind: next(iter(measure.recordings(GPU, rung.kind)), None) for rung in RUNGS if rung.kind}
-    labels: dict[str, list[str]] = {}
-    for kind, recording in newest.items():
-        if recording:
-            labels.setdefault(recording.label, []).append(kind)
-    source = "; ".join(label for label in labels) or "nothing is recorded yet"
+    found = {kind: recording for kind, recording in newest.items() if recording}
+    source = "; ".join(dict.fromkeys(recording.label for recording in found.values())) or "nothing is recorded yet"
+    old = [rung.name for rung in RUNGS if rung.kind in found and not found[rung.kind].current]
     told = (
         "Lines: of the kernel's functions, and how many of them are new or changed against the rung below. Times: one call "
-        f"over 8,192 tokens a sequence, 32 query heads over 8 KV heads (MLA: 16 heads), {source}; in brackets the share of the "
-        "read rate of the same recording. The copy is of 4 GiB, read and written."
+        "over 8,192 tokens a sequence, 32 query heads over 8 KV heads (MLA: 16 heads, the portable form), "
+        f"{source}; in brackets the share of the read rate of the same recording. The copy is of 4 GiB, read and written."
+        + (f" Recorded with an earlier version of the kernels: {', '.join(old)}." if old else "")
     )
     return Ladder(tuple(_row(rung, newest.get(rung.kind)) for rung in RUNGS), told)
 

@@ -44,11 +44,11 @@ def calls(rows: Sequence[Mapping], operation: str, batch: int, context_len: int)
 
 
 def forms(rows: Sequence[Mapping], batch: int, context_len: int) -> dict[str, dict[int, dict]]:
-    """By series and heads: the calls of each, the plain form's from its own rows where a Hopper GPU ran another as well."""
+    """By series and heads: the calls of each. Where the plain form has rows of its own, a Hopper GPU ran the other ones."""
     named, plain = (calls(rows, operation, batch, context_len) for operation in ("mla_decode", PORTABLE + "mla_decode"))
     return {
-        PLAIN: named | plain,
-        HOPPER: {heads: row for heads, row in named.items() if heads in plain},
+        PLAIN: plain or named,
+        HOPPER: named if plain else {},
         FLASHINFER: calls(rows, "flashinfer", batch, context_len),
     }
 
@@ -156,8 +156,7 @@ def mla_heads(
     if any(found.values()):
         caption.append(f"Hollow marks: {recording.label}. Below: time over the larger floor of the data sheet.")
         if found[HOPPER]:
-            least = min(found[HOPPER])
-            caption.append(f"From {least} heads on this GPU runs the form for Hopper; the plain one was recorded beside it.")
+            caption.append("This GPU runs the form for Hopper; the plain one was recorded beside it.")
         if not recording.current:
             caption.append("Recorded with an earlier version of the kernels.")
     else:

@@ -62,6 +62,13 @@ def test_that_triton_is_missing_is_said_once(place):
     assert finished.stdout.count("no Triton") == (place == "notebook")
 
 
+def test_a_pytorch_for_cuda_does_not_say_it_again():
+    # Counting FLOPs in a cell would put PyTorch's own warning under it.
+    code = "sys.modules['ipykernel'] = sys; import torch; torch.version.cuda = '13.0'\n" + OURS
+    finished = python(code + "import torch.utils.flop_counter", WITHOUT_TRITON)
+    assert finished.returncode == 0 and not finished.stderr, finished.stderr
+
+
 def stranger(folder, name: str, text: str = "") -> None:
     """A package of another owner, importable from ``folder``."""
     (folder / name).mkdir()

@@ -148,7 +148,7 @@ def mla_row(shape: Shape, operation: str = "mla_decode", backend: str | None = N
 def mla_recording() -> measure.Recording:
     """Of kind 'mla': 16 to 128 heads at three sizes, FlashInfer a little slower, one row whose splits were given.
 
-    From 64 heads on the plain form is recorded apart, slower still.
+    The plain form is recorded apart, slower still.
     """
     rows = []
     for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
@@ -156,8 +156,7 @@ def mla_recording() -> measure.Recording:
             shape = Shape.mla(batch, heads, context_len)
             rows += [mla_row(shape), mla_row(shape, "flashinfer", "fa3", 1.3), mla_row(shape, "flashinfer", "fa2", 1.6)]
             rows.append(mla_row(shape, slower=0.5) | {"splits": "given", "num_splits": 4})
-            if heads >= 64:
-                rows.append(mla_row(shape, "portable_mla_decode", slower=2.5))
+            rows.append(mla_row(shape, "portable_mla_decode", slower=2.5))
             rows.append(mla_row(shape, slower=0.5) | {"operation": "paged_mla_decode", "page_size": 64})
     whole = full_sequence_recording()
     return measure.Recording(kind="mla", provenance=whole.provenance, reads=whole.reads, rows=rows, limits=whole.limits)

@@ -29,3 +29,4 @@ def test_times_are_the_recording_s(recorded, monkeypatch):
     assert rows["split and merge"][3] == f"{one['median_s'] * 1e6:.4g} µs ({share:.0%})"
     assert rows["page"][3] == ladder.MISSING
     assert "recorded on an NVIDIA H200" in repr(views.kernel_ladder())
+    assert "earlier version of the kernels: query tile, head tile, split and merge." in repr(views.kernel_ladder())

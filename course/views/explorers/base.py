@@ -23,7 +23,7 @@ HEIGHT = 250
 LEFT = 52  # room for the y axis; title and sentence start at its left edge
 
 # Marks must be seen on a light and on a dark page, so they are of middle lightness, and recorded marks are hollow, not white.
-BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD = "#1f82c0", "#d55e00", "#009e73", "#9a4c86", "#7d8590", "#c78500"
+BLUE, ORANGE, GREEN, PURPLE, GREY, GOLD = "#1f82c0", "#d55e00", "#009e73", "#9a4c86", "#7d8590", "#b59a00"
 FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 LETTER = 6.1  # pixels that a letter of a sentence takes at size 12, with something to spare
 

@@ -17,6 +17,11 @@ HIDING = Path(ROOT, "tests", "without_triton")  # its sitecustomize.py does it, 
 REPORT = Path(BUILD, "notebooks-report.xml")
 
 
+def hiding_path() -> str:
+    """PYTHONPATH of a process that is not to see Triton; packages that come by PYTHONPATH here come there too."""
+    return os.pathsep.join([str(HIDING), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python3 -m course.site check-notebooks")
     parser.add_argument("--without-triton", action="store_true", help="hide Triton, as if it had never been installed")
@@ -26,7 +31,7 @@ def main(arguments: list[str]) -> None:
     if lacking:
         sys.exit(f"check-notebooks needs packages that this Python lacks: {', '.join(lacking)}")
     if options.without_triton:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(HIDING), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ["PYTHONPATH"] = hiding_path()
     every, *rest = test.notebook_arguments("--nbval-lax")
     # The tags' meaning lies in that file; those above it are for tests of ours, and import PyTorch.
     tags = ["tests/notebooks/conftest.py", "--confcutdir=tests/notebooks"]

@@ -34,7 +34,7 @@ def test_chapters_run_without_triton(monkeypatch, tmp_path):
 def test_assignments_run_without_triton(tmp_path):
     report = tmp_path / "report.xml"
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", "tests/course/grading/test_sources.py"]
-    environment = os.environ | {"PYTHONPATH": str(check_notebooks.HIDING)}
+    environment = os.environ | {"PYTHONPATH": check_notebooks.hiding_path()}
     done = subprocess.run([*command, "-k", "runs_and_asks"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     assert len(list(xml.parse(report).iter("testcase"))) == len(list(Path(ROOT, "notebooks", "assignments").glob("*.ipynb")))
@@ -74,7 +74,9 @@ def test_a_chapter_runs_from_another_folder_on_a_checkout_that_is_read_only(chec
         if shutil.which("setpriv") is None:
             pytest.skip("root can write anywhere, and setpriv, which could prevent that, is missing")
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-    environment = os.environ | {"MHA_TO_MLA": str(checkout), "PYTHONPATH": "", "IPYTHONDIR": str(tmp_path)}
+    # Packages may come by PYTHONPATH; the course itself must not.
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != Path(ROOT)]
+    environment = os.environ | {"MHA_TO_MLA": str(checkout), "PYTHONPATH": os.pathsep.join(others), "IPYTHONDIR": str(tmp_path)}
     with Path(ROOT, "notebooks", "02_sharing_heads.ipynb").open() as notebook:
         done = subprocess.run(command, cwd=tmp_path, env=environment, stdin=notebook, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

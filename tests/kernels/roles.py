@@ -5,7 +5,8 @@ Gluon has no interpreter, and a wait that never ends holds a GPU for good. Witho
 and so is the copy engine. One of them runs at a time, and at every copy, product and barrier it is drawn who goes on.
 
 What is found: roles that wait for ever, a buffer that is written while a product or a copy still reads it, a product that is
-missing or of the wrong blocks, a tile of the output that is missing, and a named barrier that is left half full.
+missing or of the wrong blocks, a tile of the output that is missing, and a named barrier that is left half full. Fences are not
+modelled: one that is left out is not found.
 """
 
 import math

@@ -192,6 +192,9 @@ def run_kernels():
     q, k, v = (random(1, 2, 300, 128).requires_grad_() for _ in range(3))
     out, _ = kernels.attention(q, k, v, causal=True)
     out.backward(random(*out.shape))
+    k = random(1, 1, 300, 128)
+    for q_len in (1, 3):  # one consumer with rows, and two
+        kernels.decode(random(1, q_len, 64, 128), k, k, num_splits=2)
     for batch, num_splits in ((1, 1), (1, 2)):
         latent, rope = random(batch, 300, 512), random(batch, 300, 64)
         kernels.mla_decode(random(batch, 64, 512), random(batch, 64, 64), latent, rope, scale=0.1, num_splits=num_splits)

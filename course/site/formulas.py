@@ -21,6 +21,7 @@ from sphinx.util.math import get_node_equation_number
 
 STYLE = "formulas.css"
 CONVERTER = LatexToMathML(fancy_error=False)
+SIZED = re.compile(r"(<msu(?:b|p|bsup)>)(<mo minsize[^>]*>[^<]*</mo>)")  # as of \bigr)^2
 ROW_SPACE = re.compile(r"\\\\\[[^\]]*\]")  # rows stand where the style sheet puts them
 
 FORMULA = re.compile(r"<math\b.*?</math>", re.DOTALL)
@@ -33,7 +34,9 @@ APART = {"h": "\u210e", "∂": "\U0001d715", "ℓ": "ℓ"}  # not where the othe
 
 def mathml(tex: str, *, display: bool) -> str:
     """A formula in MathML. Raises ``LatexError`` on TeX that is wrong or unknown."""
-    return CONVERTER.convert_with_local_state(ROW_SPACE.sub(r"\\\\", tex), displaystyle=display)
+    made = CONVERTER.convert_with_local_state(ROW_SPACE.sub(r"\\\\", tex), displaystyle=display)
+    # Browsers stretch what stands in a row, but not what carries a script: it would be lower than its partner.
+    return SIZED.sub(r"\1<mrow>\2</mrow>", made)
 
 
 def italic(letter: str) -> str:

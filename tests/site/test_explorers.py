@@ -65,10 +65,12 @@ def test_arrow_key_moves_a_slider(laptop):
 
 
 def assert_readable(explorer: Locator) -> None:
-    """The chart lies inside its frame and its letters are large enough."""
-    frame, chart = explorer.bounding_box(), explorer.locator("svg").bounding_box()
-    assert chart["x"] >= frame["x"]
-    assert chart["x"] + chart["width"] <= frame["x"] + frame["width"]
+    """The chart and what moves it lie inside their frame, and its letters are large enough."""
+    frame = explorer.bounding_box()
+    for part in explorer.locator("svg, .vega-bindings :is(input, select)").all():
+        box = part.bounding_box()
+        assert box["x"] >= frame["x"]
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"]
     assert explorer.evaluate(SMALLEST_TEXT) >= 9, explorer.get_attribute("id")
 
 

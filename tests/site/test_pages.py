@@ -1,10 +1,12 @@
 """Every page of the built site, as a reader's browser shows it."""
 
+import io
 import re
 import urllib.parse
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page
 
 from course.site import BUILD, ROOT
@@ -50,6 +52,23 @@ def test_page_from_a_folder(visit, draw_explorers, name):
         # From a style sheet, so that no browser refuses it here. Letters of the text are wider.
         assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"', 'x')")
         assert "STIX Two Math" in page.locator("math").first.evaluate("formula => getComputedStyle(formula).fontFamily")
+
+
+def test_wide_braces_are_drawn_to_their_ends(browser, base):
+    """Also across the tiles, of 256 dots, in which Chromium draws a page without a GPU."""
+    page = browser.new_page(device_scale_factor=3)
+    page.goto(base + "notebooks/07_mla_compress.html")
+    page.evaluate("sectionsLaidOut")
+    base_of_brace = page.locator("math munder > munder[accentunder] > mrow").first
+    base_of_brace.scroll_into_view_if_needed()
+    box = base_of_brace.bounding_box()
+    assert box["width"] * 3 > 256
+    below = {"x": box["x"], "y": box["y"] + box["height"], "width": box["width"], "height": 10}
+    picture = Image.open(io.BytesIO(page.screenshot(clip=below))).convert("L")
+    left, _, right, _ = picture.point(lambda grey: 255 * (grey < 128)).getbbox()
+    assert left < 9
+    assert right > picture.width - 9
+    page.close()
 
 
 def test_every_section_is_laid_out_soon(visit, name):

@@ -36,6 +36,16 @@ def test_rows_are_rows_and_their_extra_space_is_no_text():
     assert words(made) == "a=b,c=de=fg=h"
 
 
+@pytest.mark.parametrize("script", ["^2", "_j", "_j^2"])
+def test_a_sized_bracket_with_a_script_stands_in_a_row(script):
+    """Where browsers stretch it as they do its partner."""
+    tree = ElementTree.fromstring(formulas.mathml(rf"\bigl(a + b\bigr){script}", display=True))
+    sized = tree.findall(".//mo[@minsize]")
+    assert [bracket.text for bracket in sized] == ["(", ")"]
+    assert {parent.tag for parent in tree.iter() for child in parent if child in sized} <= {"math", "mrow"}
+    assert words(ElementTree.tostring(tree, encoding="unicode")) == "(a+b)" + re.sub("[_^]", "", script)
+
+
 def test_a_line_and_a_block_differ():
     assert 'display="block"' not in formulas.mathml("x", display=False)
 

@@ -22,6 +22,7 @@ from sphinx.util.math import get_node_equation_number
 STYLE = "formulas.css"
 CONVERTER = LatexToMathML(fancy_error=False)
 SIZED = re.compile(r"(<msu(?:b|p|bsup)>)(<mo minsize[^>]*>[^<]*</mo>)")  # as of \bigr)^2
+CONTINUED = re.compile(r'(<mtd style="text-align: left;[^"]*">)<mo>(?=[+−])')  # as of a &= b \\ &+ c
 ROW_SPACE = re.compile(r"\\\\\[[^\]]*\]")  # rows stand where the style sheet puts them
 
 FORMULA = re.compile(r"<math\b.*?</math>", re.DOTALL)
@@ -36,7 +37,9 @@ def mathml(tex: str, *, display: bool) -> str:
     """A formula in MathML. Raises ``LatexError`` on TeX that is wrong or unknown."""
     made = CONVERTER.convert_with_local_state(ROW_SPACE.sub(r"\\\\", tex), displaystyle=display)
     # Browsers stretch what stands in a row, but not what carries a script: it would be lower than its partner.
-    return SIZED.sub(r"\1<mrow>\2</mrow>", made)
+    made = SIZED.sub(r"\1<mrow>\2</mrow>", made)
+    # A sign at the start of an aligned line has its other term in the line above, and as much space as between two.
+    return CONTINUED.sub(r'\1<mo form="infix">', made)
 
 
 def italic(letter: str) -> str:

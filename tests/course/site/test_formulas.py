@@ -36,6 +36,13 @@ def test_rows_are_rows_and_their_extra_space_is_no_text():
     assert words(made) == "a=b,c=de=fg=h"
 
 
+def test_a_sign_that_goes_on_with_a_line_has_space_and_one_of_a_number_has_none():
+    tex = r"\begin{aligned} a &= b \\ &+ c \end{aligned} \begin{pmatrix} x & y \\ -x & y \end{pmatrix}"
+    tree = ElementTree.fromstring(formulas.mathml(tex, display=True))
+    signs = [sign for sign in tree.iter("mo") if sign.text in ("+", "−")]
+    assert [(sign.text, sign.get("form")) for sign in signs] == [("+", "infix"), ("−", None)]
+
+
 @pytest.mark.parametrize("script", ["^2", "_j", "_j^2"])
 def test_a_sized_bracket_with_a_script_stands_in_a_row(script):
     """Where browsers stretch it as they do its partner."""

@@ -35,6 +35,18 @@ def assert_alike(one, other):
         torch.testing.assert_close(a, b, rtol=0, atol=4 * FLOORS[one[0].dtype] if COMPILED else 0)
 
 
+def assert_repeats(run, device):
+    """A thousand replays of a CUDA graph give what the first run gave, bit for bit; ``run`` returns the tensors."""
+    first = [x.clone() for x in run()]
+    differing = torch.zeros((), dtype=torch.int64, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        differing += sum((one != other).sum() for one, other in zip(run(), first, strict=True))
+    for _ in range(1000):
+        graph.replay()
+    assert differing.item() == 0
+
+
 def assert_state(got, wanted, q, peer=None, *, columns=128, size=1.0):
     """(out, lse) in the dtype of q, against the float64 definition and PyTorch in that dtype.
 

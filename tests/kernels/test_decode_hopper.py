@@ -11,7 +11,17 @@ import torch
 
 import kernels
 from kernels import decode_hopper, hopper, reference
-from tests.kernels.decoding import assert_alike, assert_same, assert_state, by_token, lens, peer, scatter, variants
+from tests.kernels.decoding import (
+    assert_alike,
+    assert_repeats,
+    assert_same,
+    assert_state,
+    by_token,
+    lens,
+    peer,
+    scatter,
+    variants,
+)
 
 HERE = torch.empty(0, device="cuda" if kernels.MODE == "compiled" else "cpu")
 on_hopper = pytest.mark.skipif(
@@ -241,14 +251,7 @@ def test_a_thousand_runs_are_one(step, device, page_size, listed):
         return kernels.paged_decode(q, *pages, table, lengths, work=work)
 
     table, *pages = scatter(lengths, page_size or 64, *map(by_token, cache))
-    first = [x.clone() for x in run()]
-    differing = torch.zeros((), dtype=torch.int64, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        differing += sum((one != other).sum() for one, other in zip(run(), first, strict=True))
-    for _ in range(1000):
-        graph.replay()
-    assert differing.item() == 0
+    assert_repeats(run, device)
 
 
 @on_hopper

@@ -11,7 +11,7 @@ import torch
 
 import kernels
 from kernels import hopper, mla_hopper, plan, reference
-from tests.kernels.decoding import assert_alike, assert_same, assert_state, lens, scatter, variants
+from tests.kernels.decoding import assert_alike, assert_repeats, assert_same, assert_state, lens, scatter, variants
 from tests.kernels.test_mla import sdpa
 
 on_hopper = pytest.mark.skipif(not hopper.present(), reason="needs a Hopper GPU, and a version of Triton that was tried")
@@ -205,14 +205,7 @@ def test_a_thousand_runs_are_one(step, device, page_size, listed):
         return kernels.paged_mla_decode(q_latent, q_rope, *pages, table, lengths, scale=0.1, work=work)
 
     table, *pages = scatter(lengths, page_size or 64, *cache)
-    first = [x.clone() for x in run()]
-    differing = torch.zeros((), dtype=torch.int64, device=device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        differing += sum((one != other).sum() for one, other in zip(run(), first, strict=True))
-    for _ in range(1000):
-        graph.replay()
-    assert differing.item() == 0
+    assert_repeats(run, device)
 
 
 @on_hopper

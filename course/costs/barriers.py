@@ -28,11 +28,11 @@ class Buffer:
 
 
 @dataclass
-class Barrier:
-    """An mbarrier: after ``count`` arrivals its phase ends and the next begins."""
+class _Arrivals:
+    """What both kinds of barrier do: after ``count`` arrivals a phase ends and the next begins."""
 
     name: str
-    count: int = 1
+    count: int
     phase: int = field(default=0, init=False)
     arrived: int = field(default=0, init=False)
 
@@ -48,23 +48,18 @@ class Barrier:
 
 
 @dataclass
-class NamedBarrier:
-    """One of the hardware's 16 barriers: those who wait go on as soon as ``count`` have come by, they among them."""
+class Barrier(_Arrivals):
+    """An mbarrier, whose phases a wait can name."""
 
-    name: str
-    count: int
-    rounds: int = field(default=0, init=False)
-    arrived: int = field(default=0, init=False)
+    count: int = 1
 
-    def __post_init__(self) -> None:
-        """Check the count."""
-        whole("count", self.count)
 
-    def come(self) -> None:
-        """One arrival."""
-        self.arrived += 1
-        if self.arrived == self.count:
-            self.rounds, self.arrived = self.rounds + 1, 0
+@dataclass
+class NamedBarrier(_Arrivals):
+    """One of the hardware's 16 barriers: those who wait go on as soon as ``count`` have come by, they among them.
+
+    Its phase is not for warps to ask for: they only wait for the end of that in which they came by.
+    """
 
 
 @dataclass
@@ -103,13 +98,13 @@ def wait_named(barrier: NamedBarrier) -> _Step:
     """Come by, and wait for the others."""
 
     def begin(_) -> int:
-        this_round = barrier.rounds
+        this_phase = barrier.phase
         barrier.come()
-        return this_round
+        return this_phase
 
     return _Step(
         begin=begin,
-        ready=lambda this_round: barrier.rounds > this_round,
+        ready=lambda this_phase: barrier.phase > this_phase,
         words=lambda: f"{barrier.name} ({barrier.arrived} of {barrier.count} there)",
     )
 

@@ -133,9 +133,8 @@ def provenance(recording: Recording) -> str:
     peers = [f"{name} {version}" if version else f"no {name}" for name, version in recording.provenance["peers"].items()]
     line = f"{recording.label[0].upper()}{recording.label[1:]}{''.join(f', {peer}' for peer in peers)}."
     rate = f" It read memory at {recording.read_bandwidth / 1e12:.2f} TB/s"
-    products = [limit for limit in recording.limits if limit["operation"] == "matmul sustained"]
-    if products:
-        rate += f" and multiplied large matrices at {recording.limit('matmul sustained', 'flops') / 1e12:.0f} TFLOP/s, hot"
+    if recording.product_rate:
+        rate += f" and multiplied large matrices at {recording.product_rate / 1e12:.0f} TFLOP/s, hot"
     old = "" if recording.current else " **Recorded with an earlier version of the kernels.**"
     return f"*{line}{rate}.*{old}"
 

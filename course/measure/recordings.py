@@ -165,6 +165,12 @@ class Recording:
         warm = [row for row in self.limits if row["operation"] == "warm read" and row["bytes"] in sizes]
         return costs.fit((row["bytes"], row["median_s"]) for row in warm).bandwidth if len(warm) > 1 else None
 
+    @property
+    def product_rate(self) -> float | None:
+        """FLOP/s of a large matrix product on a hot card; None where it is not recorded."""
+        recorded = any(limit["operation"] == "matmul sustained" for limit in self.limits)
+        return self.limit("matmul sustained", "flops") if recorded else None
+
     def read_seconds(self, n_bytes: float) -> float:
         """Seconds of a cold read of that size, between the sizes that were recorded, beyond them at the nearest one's rate."""
         reads = sorted(self.reads, key=lambda read: read["bytes"])

@@ -1,6 +1,5 @@
 """Drawings of the kernels for Hopper: who fetches and who multiplies, by which barriers they meet, and when each works."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import costs, measure
@@ -125,8 +124,9 @@ def roles_figure(kernel: str, *, bandwidth: float | None = None) -> Figure:
             va="center",
             linespacing=1.15,
         )
-        ax.text(34.0, middle + height * 0.22, held.size, fontsize=9.5, va="center", ha="right", linespacing=1.15,
-                color=style.MUTED) if "\n" not in held.size else None  # fmt: skip
+        if "\n" not in held.size:
+            ax.text(34.0, middle + height * 0.22, held.size, fontsize=9.5, va="center", ha="right", linespacing=1.15,
+                    color=style.MUTED)  # fmt: skip
         words = "  ·  ".join(filter(None, (held.full, held.empty))) if "\n" not in held.empty else held.empty
         ax.text(34.0, middle - (height * 0.22 if "\n" not in held.size else 0), words, fontsize=9.5, va="center", ha="right",
                 linespacing=1.25)  # fmt: skip
@@ -134,11 +134,10 @@ def roles_figure(kernel: str, *, bandwidth: float | None = None) -> Figure:
             _arrow(ax, (10.4, middle + 0.6), (14.2, middle + 0.6), colour=COLOURS[PRODUCER])
         ends = ((34.8, middle + 0.6), (38.2, middle + 0.6))
         _arrow(ax, *(ends if held.full else reversed(ends)), colour=style.INK)
-        if not held.empty or not held.full:
+        if not held.empty or not held.full:  # as of ds and sums, which the producer has no part in
             continue
         _arrow(ax, (38.2, middle - 0.8), (34.8, middle - 0.8), colour=style.GOLD, line=1.2)
-        if held.name not in ("ds", "sums"):
-            _arrow(ax, (14.2, middle - 0.8), (10.4, middle - 0.8), colour=style.GOLD, line=1.2)
+        _arrow(ax, (14.2, middle - 0.8), (10.4, middle - 0.8), colour=style.GOLD, line=1.2)
     base = floor
     for line in filter(None, roles.between.split("\n")):
         base -= 2.0
@@ -224,5 +223,5 @@ def _centred(ax, x: float, y: float, words: str) -> None:
     ax.text(x, y - 0.9, "\n".join(rest), fontsize=9.5, ha="center", va="center", linespacing=1.15)
 
 
-def _flat(words: str | Sequence[str]) -> str:
+def _flat(words: str) -> str:
     return " ".join(words.split())

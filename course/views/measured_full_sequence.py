@@ -59,9 +59,7 @@ def whole_sequence_speed(
     mine = _by_contender(
         row for row in live if row["q_len"] == row["context_len"] and all(row[key] == value for key, value in same.items())
     )
-    sustained = None
-    if recording and any(limit["operation"] == "matmul sustained" for limit in recording.limits):
-        sustained = recording.limit("matmul sustained", "flops")
+    sustained = recording.product_rate if recording else None
 
     fig, (top, low) = style.subplots(2, 1, height=5.2, sharex=True, gridspec_kw={"height_ratios": (2, 1)})
     peak = gpu.peak_flops() / 1e12

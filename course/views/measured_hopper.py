@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import costs
-from ..measure.comparison import PEERS
+from ..measure import plans
+from ..measure.comparison import PEERS, entry
 from ..measure.ledger import contender
 from ..measure.recordings import fastest
 from ..measure.shapes import PORTABLE, Shape
 from . import style
 from .figures import Figure, figure
-
-TOKENS = 8192
 
 
 class Work(NamedTuple):
@@ -22,18 +21,14 @@ class Work(NamedTuple):
     shape: Shape
 
 
-def _whole(n_q_heads: int, n_kv_heads: int, width: int = 128, direction: str = "forward") -> Shape:
-    return Shape(2, n_q_heads, n_kv_heads, TOKENS, head_dim_qk=width, q_len=TOKENS, direction=direction)
-
-
+WHOLE = ("MHA 32 × 128", "GQA 32/8 × 128", "16 × 192/128")
 WORKS = (
-    Work("forward, MHA 32 × 128", "prefill", _whole(32, 32)),
-    Work("forward, GQA 32/8 × 128", "prefill", _whole(32, 8)),
-    Work("forward, 16 × 192/128", "prefill", _whole(16, 16, 192)),
-    Work("backward, MHA 32 × 128", "prefill", _whole(32, 32, direction="backward")),
-    Work("backward, GQA 32/8 × 128", "prefill", _whole(32, 8, direction="backward")),
-    Work("backward, 16 × 192/128", "prefill", _whole(16, 16, 192, "backward")),
-    Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, TOKENS)),
+    *(
+        Work(f"{direction}, {heads}", "prefill", shape)
+        for direction in ("forward", "backward")
+        for heads, shape in zip(WHOLE, plans.prefill_workloads(direction, "bfloat16"), strict=True)
+    ),
+    Work("MLA decode, 128 heads", "mla", Shape.mla(64, 128, 8192)),
 )
 PLAIN, HOPPER, PEER = "plain Triton", "for Hopper, in Gluon", "fastest other library"
 COLOURS = {PLAIN: style.BLUE, HOPPER: style.VERMILLION, PEER: style.GREEN}
@@ -51,7 +46,7 @@ def forms(recordings: Mapping[str, object]) -> dict[str, dict[str, Mapping]]:
         recording = recordings.get(work.kind)
         own = work.shape.operation
         kinds = {PLAIN: (PORTABLE + own,), HOPPER: (own,), PEER: tuple(PEERS)}
-        rows = [row for row in recording.rows if _is(row, work.shape) and row["splits"] != "given"] if recording else []
+        rows = entry(work.shape, recording).rows if recording else ()
         for form, operations in kinds.items():
             if row := fastest(row for row in rows if row["operation"] in operations):
                 found.setdefault(work.label, {})[form] = row
@@ -61,14 +56,6 @@ def forms(recordings: Mapping[str, object]) -> dict[str, dict[str, Mapping]]:
 def rate(row: Mapping) -> float:
     """FLOP/s of a row, of the products that the result needs."""
     return row["flops"] / row["median_s"]
-
-
-def _is(row: Mapping, shape: Shape) -> bool:
-    fields = (
-        *("batch", "n_q_heads", "n_kv_heads", "context_len", "head_dim_qk", "head_dim_v", "head_dim_shared"),
-        *("q_len", "causal", "direction", "cache_dtype", "page_size", "lengths", "dtype"),
-    )
-    return all(row[field] == getattr(shape, field) for field in fields)
 
 
 def forms_figure(
@@ -95,7 +82,7 @@ def forms_figure(
     shown = lines or [work.label for work in WORKS]
     fig, ax = style.subplots(height=1.9 + 0.42 * len(shown))
     ax.axvline(peak, color=style.INK, label=f"peak of the data sheet, {gpu.name}", **style.STYLES["computed"])
-    sustained = next(filter(None, map(_sustained, given)), None)
+    sustained = next(filter(None, (recording.product_rate for recording in given)), None)
     if sustained:
         ax.axvline(sustained / 1e12, color=style.INK, linewidth=1.0, linestyle=(0, (1, 1.5)),
                    label="large matrix product, hot card, same recording")  # fmt: skip
@@ -131,8 +118,3 @@ def forms_figure(
 
 def _told(rows: Mapping[str, Mapping]) -> str:
     return ", ".join(f"{contender(row) if form == PEER else form} {rate(row) / 1e12:.0f}" for form, row in rows.items())
-
-
-def _sustained(recording) -> float | None:
-    names = {limit["operation"] for limit in recording.limits}
-    return recording.limit("matmul sustained", "flops") if "matmul sustained" in names else None

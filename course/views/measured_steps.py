@@ -3,7 +3,7 @@
 import html
 import itertools
 import textwrap
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from matplotlib.lines import Line2D
 
@@ -39,19 +39,9 @@ class Effect:
 def rates(recording, shape: Shape) -> dict[str, float]:
     """FLOP/s of 'plain Triton', of each variant in `steps.VARIANTS`, of 'all steps' and of 'cuDNN'; what failed is left out."""
     found = {}
-    for row in recording.rows if recording else ():
-        where = row["batch"], row["n_q_heads"], row["n_kv_heads"], row["context_len"], row["head_dim_qk"], row["dtype"]
-        at = shape.batch, shape.n_q_heads, shape.n_kv_heads, shape.context_len, shape.head_dim_qk, shape.dtype
-        if where == at and row["status"] == "ok":
-            found[row["operation"], row["backend"]] = row["flops"] / row["median_s"]
+    for row in recording.select(**asdict(shape), status="ok") if recording else ():
+        found[row["operation"], row["backend"]] = row["flops"] / row["median_s"]
     return {name: found[key] for name, key in _ROWS.items() if key in found}
-
-
-def product_rate(recording) -> float | None:
-    """FLOP/s of a large matrix product on a hot card, in the same recording."""
-    if not recording or all(limit["operation"] != "matmul sustained" for limit in recording.limits):
-        return None
-    return recording.limit("matmul sustained", "flops")
 
 
 def effects(recording, shape: Shape) -> list[Effect]:
@@ -96,7 +86,7 @@ def steps_figure(recording, *, shape: Shape | None = None, name: str = "steps") 
     ax.axvline(peak, color=style.INK, **style.STYLES["computed"])
     dotted = {"linewidth": 1.2, "linestyle": (0, (1, 1.5))}
     limits = {}
-    if product := product_rate(recording):
+    if product := recording and recording.product_rate:
         limits["large matrix product, hot card"] = (product, style.INK)
     if CUDNN in found:
         limits["PyTorch SDPA, cuDNN"] = (found[CUDNN], style.GREEN)
@@ -174,7 +164,7 @@ def steps_table(recording) -> Table:
     found = [rates(recording, shape) for shape in SHAPES]
     made = [effects(recording, shape) for shape in SHAPES]
 
-    product = product_rate(recording)
+    product = recording.product_rate if recording else None
 
     def speeds(title: str, key: str) -> tuple[str, ...]:
         cells = []

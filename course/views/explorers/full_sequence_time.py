@@ -97,7 +97,7 @@ def _recorded_rows(direction: str, marks: dict) -> tuple[measure.Recording | Non
 def _time(direction: str, marks: dict) -> Explorer:
     recording, rows = _recorded_rows(direction, marks)
     gpu = costs.gpu("H200 SXM")
-    sustained = _sustained(recording)
+    sustained = recording.product_rate if recording else None
     settings = {"n_q_heads": 32, "n_kv_heads": 8, "widths": next(iter(WIDTHS)), "mask": "causal"}
     phrases = _recorded_phrases(rows)
     longest = CONTEXTS[-1]
@@ -225,12 +225,6 @@ def _time(direction: str, marks: dict) -> Explorer:
         expected=expected,
         sentence_of=sentence,
     )  # fmt: skip
-
-
-def _sustained(recording: measure.Recording | None) -> float | None:
-    """FLOP/s of a large matrix product on a hot card, if it was recorded."""
-    names = {limit["operation"] for limit in recording.limits} if recording else ()
-    return recording.limit("matmul sustained", "flops") if "matmul sustained" in names else None
 
 
 def _recorded_phrases(rows: list[dict]) -> dict[str, str]:

@@ -8,9 +8,6 @@ and, for many rows or over latents in 16 bits, `decode`, with `hopper`, which th
 `reference`.
 """
 
-import hashlib
-import pathlib
-
 from . import backward, checks, first, hopper, plan, reference, tiles
 from ._mode import MODE, Device, Unsupported, device_of
 from .append import append, mla_append, paged_append, paged_mla_append
@@ -21,15 +18,6 @@ from .mla import mla_decode, paged_mla_decode
 from .one_row import one_row
 from .paged import paged_decode
 from .work_list import WorkList, plan_work
-
-
-def digest() -> str:
-    """SHA-256 over the package's source files: a recording names the kernels it measured by it."""
-    hasher = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
-        hasher.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return hasher.hexdigest()
-
 
 __all__ = [
     "Device",
@@ -42,7 +30,6 @@ __all__ = [
     "checks",
     "decode",
     "device_of",
-    "digest",
     "first",
     "hopper",
     "merge",

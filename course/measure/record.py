@@ -22,6 +22,7 @@ import kernels
 from .. import costs
 from . import timing
 from .bench import Bench
+from .code import kernels_sha256
 from .contenders import automatic_splits, compile_steps, is_peer, why_not
 from .files import Partial, seal
 from .plans import MATMUL_SIZE, Limit, Plan
@@ -324,7 +325,7 @@ def provenance(device: torch.device) -> dict:
         "python": platform.python_version(),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
-        "kernels_sha256": kernels.digest(),
+        "kernels_sha256": kernels_sha256(),
         "method": METHOD,
         "plan_sha256": None,
         "peers": {"FlashInfer": _flashinfer_version(), "FlashAttention": _flash_attn_version(), "cuDNN": _cudnn_version()},

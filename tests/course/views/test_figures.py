@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import pytest
 from PIL import Image
 
-import kernels
 from course import costs, views
+from course.measure.code import kernels_sha256
 from course.views import figures, measured, style
 
 
@@ -52,7 +52,7 @@ def test_five_labels_differ_without_colour():
 
 
 def test_caption_and_alt_come_from_the_recording(recorded):
-    made = views.measured_against_arithmetic(recorded.recording(kernels_sha256=kernels.digest()))
+    made = views.measured_against_arithmetic(recorded.recording(kernels_sha256=kernels_sha256()))
     for part in (
         "recorded on an NVIDIA H200",
         "driver 580.1",

@@ -18,6 +18,11 @@ def kernels_sha256() -> str:
     return sha256(Path(kernels.__file__).parent)
 
 
+def is_current(provenance: dict) -> bool:
+    """Whether the kernels that a recording or report is about are the ones that are here now."""
+    return provenance["kernels_sha256"] == kernels_sha256()
+
+
 def sha256(folder: Path) -> str:
     """SHA-256 over the names and statements of the Python files in a folder, the same under every version of Python."""
     total = hashlib.sha256()

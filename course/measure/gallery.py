@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import costs
 from . import gpu_tests
+from .code import is_current
 from .ledger import put, table
 from .plans import KINDS
 from .recordings import RECORDED, Recording, recordings
@@ -42,7 +43,9 @@ def render(folder: Path | None = None) -> str:
 def tested(report: gpu_tests.Report) -> str:
     """The newest report of a GPU's tests in a sentence."""
     counts = ", ".join(f"{report.total(outcome):,} {outcome}" for outcome in gpu_tests.OUTCOMES)
-    return f"Tests there on {report.provenance['date']}: {counts}."
+    p = report.provenance
+    version = "" if is_current(p) else ", with an earlier version of the kernels"
+    return f"Tests there on {p['date']}, with torch {p['torch']} and Triton {p['triton']}{version}: {counts}."
 
 
 def line(recording: Recording) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import costs
-from .code import kernels_sha256
+from .code import is_current
 from .steps import VARIANTS
 
 SCHEMA = 2
@@ -144,7 +144,7 @@ class Recording:
     @property
     def current(self) -> bool:
         """Whether the kernels that were measured are the ones that are here now."""
-        return self.provenance["kernels_sha256"] == kernels_sha256()
+        return is_current(self.provenance)
 
     @property
     def read_bandwidth(self) -> float:

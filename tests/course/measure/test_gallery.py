@@ -3,7 +3,7 @@
 from course.measure import gallery, gpu_tests, ledger
 
 
-def test_a_gpu_has_a_line_for_each_recording(data, write):
+def test_a_gpu_has_a_line_for_each_recording(data, write, present_digest):
     folder = write(data).parent.parent
     data["provenance"]["date"] = "2026-12-01"
     write(data, "decode-2026-12-01.json")
@@ -18,7 +18,12 @@ def test_a_gpu_has_a_line_for_each_recording(data, write):
     assert "Tests there" not in text
     counts = {"tests/kernels/test_decode.py": {"passed": 9, "failed": 0, "skipped": 1}}
     gpu_tests.write(gpu_tests.Report(data["provenance"], [], 61.5, counts), folder / "nvidia-h200")
-    assert "Tests there on 2026-12-01: 9 passed, 0 failed, 1 skipped." in gallery.render(folder)
+    software = f"with torch {data['provenance']['torch']} and Triton {data['provenance']['triton']}"
+    told = f"Tests there on 2026-12-01, {software}, with an earlier version of the kernels: 9 passed, 0 failed, 1 skipped."
+    assert told in gallery.render(folder)
+    data["provenance"]["kernels_sha256"] = present_digest
+    gpu_tests.write(gpu_tests.Report(data["provenance"], [], 61.5, counts), folder / "nvidia-h200")
+    assert f"Tests there on 2026-12-01, {software}: 9 passed" in gallery.render(folder)
 
 
 def test_the_page_is_not_behind_the_recordings():

@@ -87,6 +87,7 @@ def append_kernel(
 
 @operation("append", mutates_args=("k", "v", "k_scale", "v_scale"))
 def _append(
+    names: str,
     k_new: torch.Tensor,
     v_new: torch.Tensor,
     k: torch.Tensor,
@@ -97,12 +98,16 @@ def _append(
     seq_lens: torch.Tensor,
     validate: bool,
 ) -> None:
-    """As ``append_kernel`` has it: k_new [B, T, Hkv, Dqk], k [outer, Hkv, slot, Dqk], k_scale [outer, Hkv, slot]."""
+    """As ``append_kernel`` has it: k_new [B, T, Hkv, Dqk], k [outer, Hkv, slot, Dqk], k_scale [outer, Hkv, slot].
+
+    ``names`` are the caller's for k, v, k_scale, v_scale, k_new and v_new, for errors.
+    """
     batch, q_len, n_kv_heads, head_dim_qk = k_new.shape
     n_outer, _, page_size, head_dim_v = v.shape
     capacity = page_size if block_table is None else page_size * block_table.shape[1]
     checks.runnable(k_new.dtype, device_of(k).capability)
     checks.runnable(k.dtype, device_of(k).capability)
+    checks.apart(f"{names} block_table seq_lens", (k, v, k_scale, v_scale, k_new, v_new, block_table, seq_lens), 4)
     if validate or not k.is_cuda:
         checks.length_values(seq_lens, capacity)
         checks.table_values(block_table, seq_lens, page_size, n_outer)
@@ -130,7 +135,7 @@ def _append(
 
 
 @_append.register_fake
-def _(k_new, v_new, k, v, k_scale, v_scale, block_table, seq_lens, validate):
+def _(names, k_new, v_new, k, v, k_scale, v_scale, block_table, seq_lens, validate):
     return None
 
 
@@ -150,7 +155,7 @@ def append(
     Args:
         k_new: [B, Hkv, Dqk], or [B, T, Hkv, Dqk] with T new tokens a sequence, and v_new: [B, (T,) Hkv, Dv].
         k: [B, Hkv, L, Dqk] and v: [B, Hkv, L, Dv]: the cache, in the dtype of the new rows or both float8_e4m3fn. Any strides
-            that give each element memory of its own.
+            that give each element memory of its own, which no other argument shares.
         seq_lens: [B] int32 (or int64) tokens in each sequence *with* the new ones: what ``decode`` takes next. New token t of T
             goes to position seq_lens[b] - T + t, and is not written where that is negative or beyond the capacity L.
         k_scale, v_scale: [B, Hkv, L] float32, with a float8_e4m3fn cache only: receive the scale of each row,
@@ -171,7 +176,8 @@ def append(
         reference.append(k_new, v_new, k, v, seq_lens, k_scale=k_scale, v_scale=v_scale)
     else:
         k_new, v_new = as_tokens(k_new), as_tokens(v_new)
-        _append(k_new, v_new, k, v, k_scale, v_scale, None, seq_lens, validate)
+        names = "k v k_scale v_scale k_new v_new"
+        _append(names, k_new, v_new, k, v, k_scale, v_scale, None, seq_lens, validate)
 
 
 def paged_append(
@@ -201,14 +207,15 @@ def paged_append(
     caches = {"k_pages": (k_pages, "n_pages P Hkv Dqk"), "v_pages": (v_pages, "n_pages P Hkv Dv")}
     scales = {"k_scale": (k_scale, "n_pages P Hkv"), "v_scale": (v_scale, "n_pages P Hkv")}
     sizes = _check("paged_append", new, caches, scales, seq_lens, validate)
-    _check_pages(block_table, sizes, k_new.device)
+    _check_pages("paged_append", block_table, sizes, k_new.device)
     if MODE == "reference":
         checks.length_values(seq_lens, sizes["P"] * block_table.shape[1])
         reference.paged_append(k_new, v_new, k_pages, v_pages, block_table, seq_lens, k_scale=k_scale, v_scale=v_scale)
     else:
         k_new, v_new = as_tokens(k_new), as_tokens(v_new)
         k_scale, v_scale = by_head(k_scale), by_head(v_scale)
-        _append(k_new, v_new, by_head(k_pages), by_head(v_pages), k_scale, v_scale, block_table, seq_lens, validate)
+        names = "k_pages v_pages k_scale v_scale k_new v_new"
+        _append(names, k_new, v_new, by_head(k_pages), by_head(v_pages), k_scale, v_scale, block_table, seq_lens, validate)
 
 
 def mla_append(
@@ -240,7 +247,8 @@ def mla_append(
     else:
         latent_new, k_rope_new = (_one_head(rows) for rows in (latent_new, k_rope_new))
         scale = None if latent_scale is None else latent_scale.unsqueeze(1)
-        _append(latent_new, k_rope_new, latent.unsqueeze(1), k_rope.unsqueeze(1), scale, None, None, seq_lens, validate)
+        names = "latent k_rope latent_scale - latent_new k_rope_new"
+        _append(names, latent_new, k_rope_new, latent.unsqueeze(1), k_rope.unsqueeze(1), scale, None, None, seq_lens, validate)
 
 
 def paged_mla_append(
@@ -261,7 +269,7 @@ def paged_mla_append(
     new = {"latent_new": (latent_new, "d_c"), "k_rope_new": (k_rope_new, "d_r")}
     caches = {"latent_pages": (latent_pages, "n_pages P d_c"), "k_rope_pages": (k_rope_pages, "n_pages P d_r")}
     sizes = _check("paged_mla_append", new, caches, {"latent_scale": (latent_scale, "n_pages P")}, seq_lens, validate)
-    _check_pages(block_table, sizes, latent_new.device)
+    _check_pages("paged_mla_append", block_table, sizes, latent_new.device)
     if MODE == "reference":
         checks.length_values(seq_lens, sizes["P"] * block_table.shape[1])
         reference.paged_mla_append(
@@ -270,8 +278,9 @@ def paged_mla_append(
     else:
         latent_new, k_rope_new = (_one_head(rows) for rows in (latent_new, k_rope_new))
         scale = None if latent_scale is None else latent_scale.unsqueeze(1)
+        names = "latent_pages k_rope_pages latent_scale - latent_new k_rope_new"
         _append(
-            latent_new, k_rope_new, latent_pages.unsqueeze(1), k_rope_pages.unsqueeze(1), scale, None,
+            names, latent_new, k_rope_new, latent_pages.unsqueeze(1), k_rope_pages.unsqueeze(1), scale, None,
             block_table, seq_lens, validate,
         )  # fmt: skip
 
@@ -312,12 +321,14 @@ def _check(operation: str, new: dict, caches: dict, scales: dict, seq_lens: torc
         checks.shape(name, tensor, letters, sizes)
     checks.scales(scales, caches[scaled[0]][0], sizes)
     for name, (tensor, _) in (caches | scales).items():
-        if tensor is not None and any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
-            raise ValueError(f"{name} is expanded (a stride is 0): a row to be written needs memory of its own")
+        if tensor is not None:
+            checks.own_memory(name, tensor)
 
     if seq_lens is None:
         raise TypeError("seq_lens must be an int32 tensor [B], got None: it says where the new tokens go")
     checks.lengths(seq_lens, sizes["B"], first.device)
+    if "L" in sizes:
+        checks.tokens(operation, "L", sizes["L"])
     checks.flag("validate", validate)
     everything = {name: tensor for name, (tensor, _) in (new | caches | scales).items() if tensor is not None}
     checks.no_gradient(operation, **everything)
@@ -325,7 +336,8 @@ def _check(operation: str, new: dict, caches: dict, scales: dict, seq_lens: torc
     return sizes
 
 
-def _check_pages(block_table: torch.Tensor, sizes: dict[str, int], device: torch.device) -> None:
+def _check_pages(operation: str, block_table: torch.Tensor, sizes: dict[str, int], device: torch.device) -> None:
     checks.table(block_table, sizes["B"], device)
+    checks.tokens(operation, "max_pages * P", block_table.shape[1] * sizes["P"])
     if sizes["P"] == 0:
         raise ValueError("a page must hold at least one token, got P = 0")

@@ -1,7 +1,9 @@
 """Checks of arguments, made before any kernel starts: each error names the argument, what came and what was wanted."""
 
+import functools
 import os
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
@@ -13,6 +15,8 @@ INTEGERS = (torch.int32, torch.int64)
 # Kernels multiply scores by it in float32: larger ones leave that format, smaller ones are 0 in it.
 LARGEST_SCALE = 1e30
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+# Kernels count tokens in 32 bits, also a tile or two beyond the last, and where the splits of twice as many begin.
+MOST_TOKENS = 2**30
 
 
 def tensors(**named: torch.Tensor) -> None:
@@ -26,12 +30,22 @@ def tensors(**named: torch.Tensor) -> None:
     placed(first_name, first)
 
 
+def plain(name: str, tensor: torch.Tensor, wanted: str = "a torch.Tensor") -> None:
+    """A tensor whose elements lie in memory as they count."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be {wanted}, got {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        came = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        raise TypeError(f"{name} must be a dense (strided) tensor, got {came}")
+    if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):  # compiled, torch resolves them
+        raise ValueError(
+            f"{name} is negated or conjugated when it is read, not in memory: call resolve_neg() or resolve_conj()"
+        )
+
+
 def dense(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], wanted: str) -> None:
     """A strided tensor of one of these dtypes, which ``wanted`` calls by name."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {tensor.layout}")
+    plain(name, tensor)
     if tensor.dtype not in dtypes:
         hint = " (kernels.reference computes in float64)" if tensor.dtype == torch.float64 else ""
         raise TypeError(f"{name} must be {wanted}, got {_short(tensor.dtype)}{hint}")
@@ -51,6 +65,8 @@ def sequences(operation: str, causal: bool, allow_tf32: bool, **named: tuple[tor
         shape(name, tensor, letters, sizes)
     heads(sizes["Hq"], sizes["Hkv"])
     widths(operation, sizes["Dqk"], sizes["Dv"], 256, 256)
+    tokens(operation, "M", sizes["M"])
+    tokens(operation, "N", sizes["N"])
     flag("causal", causal)
     flag("allow_tf32", allow_tf32)
     return sizes
@@ -186,6 +202,12 @@ def _widths(operation: str, **named: tuple[int, int]) -> None:
             raise Unsupported(f"{operation} goes up to {name} = {limit}, got {width}")
 
 
+def tokens(operation: str, name: str, number: int) -> None:
+    """Tokens of a sequence, or that a cache has room for: as many as kernels can count."""
+    if number > MOST_TOKENS:
+        raise Unsupported(f"{operation} goes up to 2**30 tokens a sequence, got {name} = {number}")
+
+
 def softmax_scale(scale: float | None, head_dim_qk: int | None) -> float:
     """The factor of the scores: 1/sqrt(head_dim_qk) unless the model says otherwise. Without a width it has to be given."""
     if scale is None and head_dim_qk is not None:
@@ -224,10 +246,7 @@ def lengths(seq_lens: torch.Tensor | None, batch: int, device: torch.device) -> 
     """Lengths of the sequences, one integer each, on the device of the cache. Values are checked by ``length_values``."""
     if seq_lens is None:
         return
-    if not isinstance(seq_lens, torch.Tensor):
-        raise TypeError(f"seq_lens must be an int32 tensor [B] or None, got {type(seq_lens).__name__}")
-    if seq_lens.layout != torch.strided:
-        raise TypeError(f"seq_lens must be a dense (strided) tensor, got layout {seq_lens.layout}")
+    plain("seq_lens", seq_lens, "an int32 tensor [B] or None")
     if seq_lens.dtype not in INTEGERS:
         raise TypeError(f"seq_lens must be int32 (or int64), got {_short(seq_lens.dtype)}")
     if tuple(seq_lens.shape) != (batch,):
@@ -274,8 +293,7 @@ def workspace(tensor: torch.Tensor | None, device: torch.device) -> None:
     """Memory for partial results: float32, one axis, contiguous. Its size is checked when the splits are known."""
     if tensor is None:
         return
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"workspace must be a float32 tensor or None, got {type(tensor).__name__}")
+    plain("workspace", tensor, "a float32 tensor or None")
     if tensor.dtype != torch.float32:
         raise TypeError(f"workspace must be float32, got {_short(tensor.dtype)}")
     if tensor.dim() != 1 or not tensor.is_contiguous():
@@ -290,6 +308,84 @@ def workspace_size(tensor: torch.Tensor | None, elements: int) -> None:
     """The workspace holds the partial results of this many splits."""
     if tensor is not None and tensor.numel() < elements:
         raise ValueError(f"workspace must hold at least {elements} elements, got {tensor.numel()}")
+
+
+def apart(names: str, tensors: tuple[torch.Tensor | None, ...], n_written: int) -> None:
+    """No element of the first ``n_written`` tensors, which are written, lies where one of another tensor does.
+
+    Asked at the launch, because only there tensors have addresses. Views of one storage may lie beside or between each other.
+    """
+    blocks = []
+    for i, tensor in enumerate(tensors):
+        if tensor is not None:
+            storage = tensor.untyped_storage()
+            start = storage.data_ptr()
+            blocks.append((i, start, start + storage.nbytes()))
+    for n, (i, start, end) in enumerate(blocks):
+        if i >= n_written:
+            break
+        for j, other_start, other_end in blocks[n + 1 :]:
+            if start < other_end and other_start < end and _meet(tensors[i], tensors[j]):
+                written, other = names.split()[i], names.split()[j]
+                raise ValueError(f"{written} and {other} share memory: what is written needs memory of its own")
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    between = other.data_ptr() - one.data_ptr()
+    sizes = one.element_size(), other.element_size()
+    return _share_bytes(between, one.shape, one.stride(), sizes[0], other.shape, other.stride(), sizes[1])
+
+
+@functools.lru_cache(maxsize=1024)  # a cache is asked about at every step, and lies as it lay
+def _share_bytes(between: int, shape, strides, itemsize: int, other_shape, other_strides, other_itemsize: int) -> bool:
+    """Whether two tensors, the other one so many bytes behind the first, have a byte in common."""
+    if 0 in shape or 0 in other_shape:
+        return False
+    length = (1 + _reach(shape, strides)) * itemsize
+    other_length = (1 + _reach(other_shape, other_strides)) * other_itemsize
+    if between >= length or between + other_length <= 0:
+        return False
+    # NumPy solves it exactly. It gets addresses that nobody follows.
+    start = max(0, -between) + 1
+    one = _Places(start, shape, strides, itemsize)
+    other = _Places(start + between, other_shape, other_strides, other_itemsize)
+    return np.shares_memory(np.asarray(one), np.asarray(other))
+
+
+def _reach(shape: torch.Size, strides: tuple[int, ...]) -> int:
+    """Elements from the first one to the last."""
+    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+class _Places:
+    """The places of a tensor's elements, as NumPy takes them."""
+
+    def __init__(self, start: int, shape: torch.Size, strides: tuple[int, ...], itemsize: int):
+        self.__array_interface__ = {
+            "version": 3, "typestr": f"|V{itemsize}", "data": (start, True),
+            "shape": tuple(shape), "strides": tuple(step * itemsize for step in strides),
+        }  # fmt: skip
+
+
+def own_memory(name: str, tensor: torch.Tensor) -> None:
+    """Each element of a tensor that is written has memory of its own."""
+    nested = _nested.__wrapped__ if torch.compiler.is_compiling() else _nested
+    if not nested(tensor.shape, tensor.stride()):
+        raise ValueError(
+            f"{name} has elements in one place (shape {list(tensor.shape)}, strides {list(tensor.stride())}): "
+            "a row to be written needs memory of its own"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _nested(shape: torch.Size, strides: tuple[int, ...]) -> bool:
+    """Each axis steps over all that the narrower ones reach. (Strides that interlock, as 2 and 3, are not told apart.)"""
+    axes = [(step, size) for size, step in zip(shape, strides, strict=True) if size > 1]
+    for i, (step, _) in enumerate(axes):
+        narrower = [(s, n) for j, (s, n) in enumerate(axes) if s < step or (s == step and j < i)]
+        if step <= sum((n - 1) * s for s, n in narrower):
+            return 0 in shape
+    return True
 
 
 def launchable(programs: int) -> None:

@@ -24,6 +24,14 @@ from .tiles import Tile, decode_rows, decode_tile, split_width
 MAX_Q_LEN = 8
 # How tiles are found; `paged.py` adds its way.
 LOADERS = {"contiguous": load_contiguous}
+# What the arguments of ``launch``, from q to slots without the part that lies in another, are called where they come from: for
+# each way of finding tiles, over keys and values or over latents.
+ARGUMENTS = {
+    ("contiguous", False): "q - k v k_scale v_scale - seq_lens",
+    ("contiguous", True): "q_latent q_rope latent k_rope latent_scale - - seq_lens",
+    ("paged", False): "q - k_pages v_pages k_scale v_scale block_table seq_lens work.bounds work.slots",
+    ("paged", True): "q_latent q_rope latent_pages k_rope_pages latent_scale - block_table seq_lens work.bounds work.slots",
+}
 
 
 @triton.jit(do_not_specialize=["batch", "capacity", "n_kv_heads", "group_size", "q_len", "num_splits"])
@@ -103,6 +111,7 @@ def plan_decode(
         rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits,
         shared_width=shared_width, page_size=page_size, eight_bits=eight_bits,
     )  # fmt: skip
+    num_splits = min(num_splits, max(1, plan.ceil_div(context_len, tile.block_n)))
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile.rows, q_len=q_len)
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
 
@@ -142,6 +151,9 @@ def launch(
     checks.runnable(k.dtype, device.capability)
     checks.even_address(k)
     checks.even_address(v)
+    if workspace is not None:
+        others = q, q_tail, k, k_tail if v is None else v, k_scale, v_scale, block_table, seq_lens, bounds, slots
+        checks.apart(f"workspace {ARGUMENTS[load_tile, v is None]}", (workspace, *others), 1)
     if validate or not q.is_cuda:
         checks.length_values(seq_lens, capacity)
         checks.table_values(block_table, seq_lens, page_size, len(k))
@@ -267,8 +279,9 @@ def decode(
             is never read.
         scale: factor of the scores, 1/sqrt(Dqk) if None.
         num_splits: intervals a sequence is cut into; None chooses from the shapes and the GPU. It never depends on seq_lens.
-        workspace: float32 memory for partial results, one axis of at least ``plan.decode_workspace`` elements; allocated if
-            None.
+            More than a full cache has tiles of keys count as that many, because the others would have nothing to do.
+        workspace: float32 memory for partial results, one axis of at least ``plan.decode_workspace`` elements, that holds no
+            input; allocated if None.
         validate: on a GPU, read seq_lens and check its values (waits for the GPU). On a CPU they are always checked.
         allow_tf32: let float32 products use TF32.
         k_scale, v_scale: [B, Hkv, L] float32, for an 8-bit cache: an element counts its stored value times the scale of its
@@ -289,6 +302,7 @@ def decode(
     checks.scales({"k_scale": (k_scale, "B Hkv L"), "v_scale": (v_scale, "B Hkv L")}, k, sizes)
     checks.heads(sizes["Hq"], sizes["Hkv"])
     checks.widths("decode", sizes["Dqk"], sizes["Dv"], 576, 512)
+    checks.tokens("decode", "L", sizes["L"])
     checks.lengths(seq_lens, sizes["B"], q.device)
     scale = checks.softmax_scale(scale, sizes["Dqk"])
     checks.steering("decode", num_splits, workspace, validate, allow_tf32, q=q, k=k, v=v, k_scale=k_scale, v_scale=v_scale)

@@ -60,8 +60,7 @@ def copy(x: torch.Tensor, *, block: int = 1024) -> torch.Tensor:
         TypeError, ValueError: naming the argument.
         Unsupported: a gradient is required, or no kernel can run here.
     """
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
-        raise TypeError(f"x must be a dense (strided) torch.Tensor, got {getattr(x, 'layout', type(x).__name__)}")
+    checks.plain("x", x)
     if x.element_size() not in BITS:
         raise TypeError(f"x must have elements of 1, 2, 4 or 8 bytes, got {x.dtype} of {x.element_size()}")
     if x.dim() != 1 and not x.is_contiguous():
@@ -211,23 +210,34 @@ def read_kernel(x, out, n_elements, elements_per_program, BLOCK: tl.constexpr, U
     tl.store(out + program, tl.xor_sum(seen, 0))
 
 
+@operation("read")
+def _read(x: torch.Tensor, programs: int, block: int, unroll: int) -> torch.Tensor:
+    checks.runnable(torch.float32, device_of(x).capability)
+    stretch = ceil_div(x.numel(), programs * block * unroll) * block * unroll
+    out = x.new_empty(programs)
+    with launching(x):
+        read_kernel[(programs,)](x, out, x.numel(), stretch, BLOCK=block, UNROLL=unroll, num_warps=4)
+    return out
+
+
+@_read.register_fake
+def _(x, programs, block, unroll):
+    return x.new_empty(programs)
+
+
 def read(x: torch.Tensor, *, programs: int | None = None) -> torch.Tensor:
     """Read a contiguous int32 tensor once, for timing how fast memory can be read; returns int32 [programs].
 
     The xor over the result equals the xor over ``x``, which is how a test knows that every element was read once.
     """
-    if not isinstance(x, torch.Tensor) or x.dtype != torch.int32 or not x.is_contiguous():
+    checks.plain("x", x, "a contiguous int32 tensor")
+    if x.dtype != torch.int32 or not x.is_contiguous():
         raise TypeError("x must be a contiguous int32 tensor")
     if MODE == "reference":
         raise Unsupported("read exists to be timed on a GPU, and Triton is not installed")
     checks.placed("x", x)
     checks.positive("programs", programs)
-    checks.runnable(torch.float32, device_of(x).capability)
     block, unroll = 1024, 8
     if programs is None:
-        programs = max(1, min(device_of(x).sm_count * 8, -(-x.numel() // (block * unroll))))
-    stretch = -(-x.numel() // (programs * block * unroll)) * block * unroll
-    out = x.new_empty(programs)
-    with launching(x):
-        read_kernel[(programs,)](x, out, x.numel(), stretch, BLOCK=block, UNROLL=unroll, num_warps=4)
-    return out
+        programs = max(1, min(device_of(x).sm_count * 8, ceil_div(x.numel(), block * unroll)))
+    return _read(x, programs, block, unroll)

@@ -123,14 +123,12 @@ def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.T
         TypeError, ValueError: naming the argument.
     """
     checks.tensors(outs=outs)
-    if not isinstance(lses, torch.Tensor) or lses.dtype != torch.float32:
-        raise TypeError(f"lses must be a float32 tensor, got {getattr(lses, 'dtype', type(lses).__name__)}")
+    checks.dense("lses", lses, (torch.float32,), "a float32 tensor")
     if outs.dim() < 2 or lses.shape != outs.shape[:-1]:
         raise ValueError(
             f"lses must have the shape of outs without its last axis, got {list(lses.shape)} for {list(outs.shape)}"
         )
-    if lses.device != outs.device:
-        raise ValueError(f"lses is on {lses.device} but outs is on {outs.device}: one device is wanted")
+    checks.together("lses", lses, "outs", outs)
     if outs.shape[0] == 0 or outs.shape[-1] == 0:
         raise ValueError(f"outs must hold at least one state of width 1 or more, got {list(outs.shape)}")
     checks.no_gradient("merge", outs=outs, lses=lses)

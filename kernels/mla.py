@@ -58,6 +58,7 @@ def mla_decode(
     checks.scales({"latent_scale": (latent_scale, "B L")}, latent, sizes)
     checks.heads(sizes["Hq"], 1)
     checks.mla_widths("mla_decode", sizes["d_c"], sizes["d_r"])
+    checks.tokens("mla_decode", "L", sizes["L"])
     checks.lengths(seq_lens, sizes["B"], q_latent.device)
     scale = checks.softmax_scale(scale, None)
     named = {"q_latent": q_latent, "q_rope": q_rope, "latent": latent, "k_rope": k_rope, "latent_scale": latent_scale}

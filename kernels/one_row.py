@@ -97,6 +97,7 @@ def one_row(
     checks.shape("k", k, "N Dqk", sizes)
     checks.shape("v", v, "N Dv", sizes)
     checks.widths("one_row", sizes["Dqk"], sizes["Dv"], 576, 512)
+    checks.tokens("one_row", "N", sizes["N"])
     scale = checks.softmax_scale(scale, sizes["Dqk"])
     if isinstance(block_n, bool) or not isinstance(block_n, int):
         raise TypeError(f"block_n must be an integer, got {type(block_n).__name__}")

@@ -118,6 +118,7 @@ def paging(
     if sizes["P"] == 0:
         raise ValueError("pages must hold at least one token, got P = 0")
     checks.table(block_table, sizes["B"], device)
+    checks.tokens(operation, "max_pages * P", block_table.shape[1] * sizes["P"])
     if seq_lens is None:
         raise TypeError(f"{operation} needs seq_lens: pages do not say how many of their tokens are in use")
     checks.lengths(seq_lens, sizes["B"], device)

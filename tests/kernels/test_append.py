@@ -272,16 +272,17 @@ def test_offsets_beyond_31_bits(random, axis):
     batch, n_kv_heads, capacity, width = near.shape
     new = random(batch, 2, n_kv_heads, width, dtype=torch.float16)
     lengths = ints(*[capacity] * batch)
+    halves = lambda rows: (rows[..., : width // 2], rows[..., width // 2 :])  # noqa: E731
     for cache in (far, near):
-        kernels.append(new, new, cache, cache, lengths)
+        kernels.append(*halves(new), *halves(cache), lengths)
     assert torch.equal(far, near)
     assert torch.equal(near[:, :, -2:], new.transpose(1, 2))
     if axis == "batch":
         table = ints(2, 0, 1).view(1, 3)
         for cache in (far, near):
-            pages = cache.transpose(1, 2)
-            kernels.paged_append(new[:1, :1], new[:1, :1], pages, pages, table[:, :1], ints(2))
-            kernels.paged_append(new[:1, 1:], new[:1, 1:], pages, pages, table, ints(8))
+            pages = halves(cache.transpose(1, 2))
+            kernels.paged_append(*halves(new[:1, :1]), *pages, table[:, :1], ints(2))
+            kernels.paged_append(*halves(new[:1, 1:]), *pages, table, ints(8))
         assert torch.equal(far, near)
         assert torch.equal(near[2, 0, 1], new[0, 0, 0]) and torch.equal(near[1, 0, 1], new[0, 1, 0])
 
@@ -492,8 +493,8 @@ def test_refusals(random, monkeypatch):
         (ValueError, "v_new must have shape", append, (rows, new[1][:, None], k, v, lengths), {}),
         (ValueError, "v_new must have at least one column", append, (rows, rows[..., :0], k, v[..., :0], lengths), {}),
         (kernels.Unsupported, "append goes up to Dqk = 1024", append, (random(2, 3, 1025), new[1], k, v, lengths), {}),
-        (ValueError, "k is expanded", append, (*new, k[:, :1].expand(-1, 3, -1, -1), v, lengths), {}),
-        (ValueError, "v_scale is expanded", append, (*new, k8, v8, lengths), scales | {"v_scale": shared}),
+        (ValueError, "k has elements in one place", append, (*new, k[:, :1].expand(-1, 3, -1, -1), v, lengths), {}),
+        (ValueError, "v_scale has elements in one place", append, (*new, k8, v8, lengths), scales | {"v_scale": shared}),
         (TypeError, "seq_lens must be an int32 tensor", append, (*new, k, v, None), {}),
         (ValueError, r"seq_lens must have shape \[B\]", append, (*new, k, v, ints(1)), {}),
         (TypeError, "validate must be", append, (*new, k, v, lengths), {"validate": 1}),

@@ -237,7 +237,7 @@ def test_the_cache_is_not_copied(random):
 
 
 def test_refusals(random, device):
-    q, k, v = random(2, 4, 16), random(2, 2, 7, 16), random(2, 2, 7, 16)
+    q, k, v = random(2, 4, 16), random(2, 2, 70, 16), random(2, 2, 70, 16)
     for error, words, arguments in [
         (TypeError, "v must be a torch.Tensor", (q, k, [1.0])),
         (TypeError, "int32", (q, k, v, torch.ones(2, device=device))),
@@ -245,7 +245,7 @@ def test_refusals(random, device):
         (ValueError, r"seq_lens must have shape \[B\] = \[2\]", (q, k, v, lens(device, 3))),
         (ValueError, "q must have shape", (q[0], k, v)),
         (ValueError, "Dqk = 16", (q, k[..., :8], v)),
-        (ValueError, "L = 7", (q, k, v[:, :, :5])),
+        (ValueError, "L = 70", (q, k, v[:, :, :5])),
         (ValueError, "multiple of the KV heads", (q[:, :3], k, v)),
         (TypeError, "float16, bfloat16 or float32", (q.long(), k.long(), v.long())),
     ]:

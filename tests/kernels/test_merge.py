@@ -81,7 +81,7 @@ def test_refusals(random):
     for error, words, arguments in [
         (TypeError, "outs must be a torch.Tensor", ([1], lses)),
         (TypeError, "lses must be a float32", (outs, lses.half())),
-        (TypeError, "lses must be a float32", (outs, None)),
+        (TypeError, "lses must be a torch.Tensor, got NoneType", (outs, None)),
         (ValueError, "without its last axis", (outs, lses[:2])),
         (ValueError, "at least one state", (outs[:0], lses[:0])),
     ]:

@@ -70,6 +70,7 @@ def steps(random, device):
         "one_row": lambda: kernels.one_row(q[0, 0], k[0, 0], v[0, 0]),
         "copy": lambda: (kernels.first.copy(k),),
         "softmax": lambda: (kernels.first.softmax(k[0, 0]),),
+        "read": lambda: (kernels.first.read(torch.arange(99, dtype=torch.int32, device=device), programs=2),),
     }
 
 
@@ -120,8 +121,6 @@ def test_tensors_that_are_not_plain_go_through_torch(random):
         fake = mode.from_tensor(k)
     out, lse = kernels.attention(fake, fake, fake)
     assert type(out) is type(fake) and (out.shape, lse.shape) == (k.shape, k.shape[:3])
-    with pytest.raises(RuntimeError, match="[Bb]atching rule not implemented"):
-        torch.vmap(lambda x: kernels.decode(x[:, :, 0], x, x)[0])(k[None])
 
 
 def test_what_is_written_into_counts_as_changed(random, device):
@@ -140,3 +139,111 @@ def test_what_is_written_into_counts_as_changed(random, device):
     assert [k._version - before[0], v._version - before[1], workspace._version] == [1, 1, 1]
     with torch.inference_mode():  # such tensors keep no count
         kernels.append(new, new, k.clone(), v.clone(), lengths)
+
+
+def loss(q, k, v):
+    out, lse = kernels.attention(q, k, v, causal=True, scale=-0.3)
+    return (out * torch.linspace(-1, 1, out.shape[-1], device=out.device)).sum() + lse.square().sum()
+
+
+def by_autograd(*tensors):
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    return torch.autograd.grad(loss(*leaves), leaves)
+
+
+def test_torch_func_differentiates_attention(random):
+    q, k, v = random(2, 4, 5, 16), random(2, 2, 7, 16), random(2, 2, 7, 8)
+    wanted = by_autograd(q, k, v)
+    for got in (
+        torch.func.grad(loss, argnums=(0, 1, 2))(q, k, v),
+        torch.func.vjp(loss, q, k, v)[1](torch.ones((), device=q.device)),
+        torch.func.jacrev(loss, argnums=(0, 1, 2))(q, k, v),
+    ):
+        assert all(map(torch.equal, got, wanted))
+    # Of a function of something else, what is attended to is a constant.
+    factor = torch.func.grad(lambda factor: (factor * kernels.attention(q, k, v)[0]).sum())(torch.ones_like(q[..., :8]))
+    assert torch.equal(factor, kernels.attention(q, k, v)[0])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_and_batches_nest(random):
+    q, k, v = random(3, 1, 4, 5, 16), random(1, 2, 7, 16), random(1, 2, 7, 8)
+    each = [by_autograd(one, k, v) for one in q]
+    inside = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)), (0, None, None))(q, k, v)
+    assert all(torch.equal(got, torch.stack(wanted)) for got, wanted in zip(inside, zip(*each, strict=True), strict=True))
+
+    def total(q, k, v):
+        return torch.vmap(loss, (0, None, None))(q, k, v).sum()
+
+    d_q, d_k, d_v = torch.func.grad(total, argnums=(0, 1, 2))(q, k, v)
+    assert torch.equal(d_q, inside[0])
+    torch.testing.assert_close((d_k, d_v), (inside[1].sum(0), inside[2].sum(0)))
+    # The other way to ask for several gradients at once.
+    leaf = q[0].clone().requires_grad_()
+    out, _ = kernels.attention(leaf, k, v)
+    d_outs = random(3, *out.shape)
+    (got,) = torch.autograd.grad(out, leaf, d_outs, is_grads_batched=True, retain_graph=True)
+    assert torch.equal(got, torch.stack([torch.autograd.grad(out, leaf, d, retain_graph=True)[0] for d in d_outs]))
+
+
+def test_other_derivatives_are_refused_by_name(random):
+    k, q = random(1, 2, 8, 16), random(1, 2, 16)
+    square = lambda x: kernels.attention(x, x, x)[0].square().sum()  # noqa: E731
+    with pytest.raises(kernels.Unsupported, match="attention has no second derivative"):
+        torch.func.jacrev(torch.func.grad(square))(k)
+    with pytest.raises(kernels.Unsupported, match="attention has no forward-mode derivative"):
+        torch.func.hessian(square)(k)
+    with pytest.raises(kernels.Unsupported, match="attention has no forward-mode derivative, and q carries a tangent"):
+        torch.func.jvp(square, (k,), (k,))
+    with pytest.raises(kernels.Unsupported, match="decode has no backward and q requires a gradient"):
+        torch.func.grad(lambda q: kernels.decode(q, k, k)[0].sum())(q)
+
+
+MAPPED = {
+    "decode": lambda q, k: kernels.decode(q, k, k, num_splits=2),
+    "decode, MLA": lambda q, k: kernels.mla_decode(q, q[..., :8], k[:, 0], k[:, 0, :, :8], scale=0.2),
+    "merge": lambda q, k: kernels.merge(k, k[..., 0]),
+    "attention": lambda q, k: kernels.attention(k, k, k, causal=True),
+    "one_row": lambda q, k: kernels.one_row(q[0, 0], k[0, 0], k[0, 1]),
+    "copy": lambda q, k: (kernels.first.copy(q),),
+    "softmax": lambda q, k: (kernels.first.softmax(q[0]), kernels.first.softmax_three_passes(q[0])),
+    "read": lambda q, k: (kernels.first.read(q.contiguous().view(torch.int32), programs=2),),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_vmap_is_one_call_after_the_other(random, name, axis):
+    q, k = random(3, 2, 4, 16), random(3, 2, 2, 64, 16)
+    wanted = [torch.stack(parts) for parts in zip(*map(MAPPED[name], q, k), strict=True)]
+    got = torch.vmap(MAPPED[name], (axis, 0))(q.movedim(0, axis), k)
+    assert all(map(torch.equal, got, wanted))
+
+
+def test_vmap_over_what_is_written(random, device):
+    k, new = random(3, 2, 2, 8, 16), random(3, 2, 2, 16)
+    lengths = torch.tensor([[1, 8], [3, 2], [5, 5]], device=device)
+    wanted, got = [k.clone(), k.flip(0)], [k.clone(), k.flip(0)]
+    for arguments in zip(new, new, *wanted, lengths, strict=True):
+        kernels.append(*arguments)
+    torch.vmap(kernels.append, out_dims=None)(new, new, *got, lengths)
+    assert all(map(torch.equal, got, wanted)) and not torch.equal(got[0], k)
+    with pytest.raises(kernels.Unsupported, match="append under torch.vmap writes into k for every element"):
+        torch.vmap(lambda new: kernels.append(new, new, k[0], k[1], lengths[0]))(new)
+    with pytest.raises(kernels.Unsupported, match="at least one element"):
+        torch.vmap(lambda x: kernels.attention(x, x, x)[0])(k[:0])
+
+
+def test_without_torchs_private_list_of_transforms(random, monkeypatch):
+    """Nothing changes, but that everything goes through torch."""
+    import kernels._operation as module
+
+    monkeypatch.setattr(module, "_transform", lambda: True)
+    monkeypatch.setattr(module, "_is_batch", lambda tensor: True)
+    q, k, v = random(1, 4, 5, 16), random(1, 2, 7, 16), random(1, 2, 7, 8)
+    gradients = by_autograd(q, k, v)
+    with Calls() as calls:
+        kernels.decode(q[:, :, 0], k, v)
+    assert calls.names == ["decode"]
+    monkeypatch.undo()
+    assert all(map(torch.equal, gradients, by_autograd(q, k, v)))

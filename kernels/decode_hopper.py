@@ -35,16 +35,17 @@ from .forward_hopper import (
     V_EMPTY,
     issue_scores,
     issue_values,
-    pack,
     take_block,
     thread_sums,
     weigh,
 )
 from .hopper import (
+    Pages,
     Work,
     arrive_named,
     available,
     barrier,
+    box_rows,
     describe,
     fence_async_shared,
     from_lane,
@@ -52,7 +53,10 @@ from .hopper import (
     gluon,
     lane_id,
     mbarrier,
+    outer_of,
+    pack,
     piece_of,
+    placed,
     sequences_of,
     tma,
     wait_named,
@@ -83,14 +87,12 @@ class Rows(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """Tensor descriptors of what is loaded, and the table that says where the pages of a sequence are."""
+    """Tensor descriptors of what is loaded, and where the pages of a sequence are."""
 
     q: object
     k: object
     v: object
-    block_table: torch.Tensor | None
-    table_sequence: int  # steps from one sequence to the next, and from one entry
-    table_entry: int
+    pages: Pages
 
 
 class Shared(NamedTuple):
@@ -142,18 +144,6 @@ def load_queries(sources, shared, turn, sequence, rows, PART: gl.constexpr):
 
 
 @gluon.jit
-def outers_of(token, kv_len, sequence, sources, PAGE: gl.constexpr, BOX: gl.constexpr):
-    """The pages of a block, of BOX tokens each in one lane of the warp; -1, outside the tensor, for tokens beyond the sequence,
-    whose table entries are not read."""
-    if PAGE == 0:
-        return gl.where(token + lane_id() * BOX < kv_len, sequence, -1)
-    else:
-        first = token + lane_id() * BOX
-        entry = gl.to_tensor(sequence).to(gl.int64) * sources.table_sequence + first // PAGE * sources.table_entry
-        return gl.load(sources.block_table + entry, mask=first < kv_len, other=-1).to(gl.int32)
-
-
-@gluon.jit
 def producer(sources, work, rows, shared, VALUES: gl.constexpr, PAGE: gl.constexpr, BOX: gl.constexpr):
     """Loads the keys, after the queries, or the values of every block."""
     source = sources.v if VALUES else sources.k
@@ -174,7 +164,7 @@ def producer(sources, work, rows, shared, VALUES: gl.constexpr, PAGE: gl.constex
             turn += 1
         for i in range(blocks):
             token = (first + blocks - 1 - i) * BLOCK_N
-            outers = outers_of(token, kv_len, sequence, sources, PAGE, BOX)
+            outers = outer_of(token + lane_id() * BOX, kv_len, sequence, sources.pages, PAGE)  # of each box in one lane
             slot = kv_turn % BUFFERS
             if kv_turn >= BUFFERS:
                 wait_named(EMPTY + slot, ALL)
@@ -340,7 +330,7 @@ def many_rows_kernel(
     piece = gl.program_id(0) // n_tiles
     rows = Rows(gl.program_id(0) % n_tiles * (2 * ROWS), n_rows, piece % n_kv_heads, n_q_heads, group_size, q_len)
     work = Work(piece // n_kv_heads, num_splits, batch, bounds, seq_lens, seq_lens_stride, capacity)
-    sources = Sources(q, k, v, block_table, table_sequence, table_entry)
+    sources = Sources(q, k, v, Pages(block_table, table_sequence, table_entry))
 
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     shared = Shared(
@@ -374,11 +364,6 @@ def many_rows_kernel(
     )
 
 
-def box_rows(page_size: int) -> int:
-    """Tokens that one copy moves: the largest part of a block that never spans two pages (page size 0: no pages)."""
-    return math.gcd(page_size, TILE.block_n)
-
-
 def query_box(group_size: int) -> tuple[int, int]:
     """New tokens and heads whose queries one copy moves: a consumer's rows, or as many as lie in a box of the tensor."""
     rows = TILE.rows // 2
@@ -400,7 +385,7 @@ def faster(
         and head_dim_qk == head_dim_v == HEAD_DIM
         and itemsize == 2
         and query_box(group_size)[1] >= 8
-        and box_rows(page_size or 0) >= 8
+        and box_rows(page_size or 0, TILE.block_n) >= 8
     )
 
 
@@ -428,12 +413,11 @@ def launch(
     batch, q_len, n_q_heads, _ = q.shape
     n_kv_heads = k.shape[1]
     group_size = n_q_heads // n_kv_heads
-    box = box_rows(page_size)
+    box = box_rows(page_size, TILE.block_n)
     many_rows_kernel[(programs,)](
         describe(q, *query_box(group_size), CHUNK_COLUMNS),
         describe(k, 1, box, CHUNK_COLUMNS), describe(v, 1, box, CHUNK_COLUMNS),
-        block_table, *((0, 0) if block_table is None else block_table.stride()),
-        seq_lens, 0 if seq_lens is None else seq_lens.stride(0), bounds, out, lse,
+        *placed(block_table, seq_lens), bounds, out, lse,
         scale_log2, batch, capacity, n_kv_heads, n_q_heads, group_size, q_len, group_size * q_len, num_splits,
         PAGE=page_size, BOX=box, num_warps=4,
     )  # fmt: skip

@@ -19,6 +19,7 @@ Gluon has no interpreter. Where it cannot be used these kernels are text, and th
 
 import contextlib
 import functools
+import math
 import types
 import warnings
 from typing import NamedTuple
@@ -278,3 +279,39 @@ def piece_of(sequence, work):
         stop = gl.where(sequence == gl.load(bounds + 2), gl.load(bounds + 3), kv_len)
         slot = work.part + sequence
     return kv_len, start, gl.cdiv(gl.maximum(gl.minimum(stop, kv_len) - start, 0), UNIT), slot
+
+
+# Where the tokens of a sequence lie.
+
+
+class Pages(NamedTuple):
+    """The table that says where the pages of a sequence are; None for a contiguous cache."""
+
+    block_table: torch.Tensor | None
+    table_sequence: int  # steps from one sequence to the next, and from one entry
+    table_entry: int
+
+
+@gluon.jit
+def outer_of(token, kv_len, sequence, pages, PAGE: gl.constexpr):
+    """The sequence, or the page, in which a token lies; -1, outside the tensor, for one beyond the sequence, whose table entry
+    is not read. With a token for each lane of the warp, one for each lane."""
+    if PAGE == 0:
+        return gl.where(token < kv_len, sequence, -1)
+    else:
+        entry = gl.to_tensor(sequence).to(gl.int64) * pages.table_sequence + token // PAGE * pages.table_entry
+        return gl.load(pages.block_table + entry, mask=token < kv_len, other=-1).to(gl.int32)
+
+
+def box_rows(page_size: int, block_tokens: int) -> int:
+    """Tokens that one copy moves: the largest part of a block that never spans two pages (page size 0: no pages).
+
+    It must be a multiple of 8: the swizzled lines of shared memory repeat after as many.
+    """
+    return math.gcd(page_size, block_tokens)
+
+
+def placed(block_table: torch.Tensor | None, seq_lens: torch.Tensor | None) -> tuple:
+    """The arguments of a kernel that say where pages are, and how long sequences: both with their steps."""
+    steps = (0, 0) if block_table is None else block_table.stride()
+    return block_table, *steps, seq_lens, 0 if seq_lens is None else seq_lens.stride(0)

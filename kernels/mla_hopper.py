@@ -52,23 +52,26 @@ What decides the speed, and what is left:
 dense decoding this follows. Warp specialisation with TMA: FlashAttention-3, Shah et al. 2024, section 3.1.)
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 
 from .hopper import (
     UNIT,
+    Pages,
     Work,
     arrive_named,
     available,
     barrier,
+    box_rows,
     describe,
     fence_async_shared,
     gl,
     gluon,
     mbarrier,
+    outer_of,
     piece_of,
+    placed,
     sequences_of,
     tma,
     wait_named,
@@ -114,15 +117,13 @@ class Rows(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """Tensor descriptors of what is loaded, and the table that says where the pages of a sequence are."""
+    """Tensor descriptors of what is loaded, and where the pages of a sequence are."""
 
     q_latent: object
     q_rope: object
     latent: object
     k_rope: object
-    block_table: torch.Tensor | None
-    table_sequence: int  # steps from one sequence to the next, and from one entry
-    table_entry: int
+    pages: Pages
 
 
 class Shared(NamedTuple):
@@ -158,19 +159,11 @@ def new_part(dtype: gl.constexpr, WIDTH: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def outers_of(token, kv_len, sequence, sources, PAGE: gl.constexpr, BOX: gl.constexpr):
-    """The sequence, or the page, of a block's tokens, BOX at a time.
-
-    Tokens wholly beyond the sequence are placed outside the tensor, and their table entries are not read.
-    """
+def outers_of(token, kv_len, sequence, pages, PAGE: gl.constexpr, BOX: gl.constexpr):
+    """The sequence, or the page, of a block's tokens, BOX at a time. In every lane: spreading them took longer."""
     outers = ()
     for i in gl.static_range(BLOCK // BOX):
-        first = token + i * BOX
-        if PAGE == 0:
-            outers = outers + (gl.where(first < kv_len, sequence, -1),)
-        else:
-            entry = gl.to_tensor(sequence).to(gl.int64) * sources.table_sequence + first // PAGE * sources.table_entry
-            outers = outers + (gl.load(sources.block_table + entry, mask=first < kv_len, other=-1).to(gl.int32),)
+        outers = outers + (outer_of(token + i * BOX, kv_len, sequence, pages, PAGE),)
     return outers
 
 
@@ -212,11 +205,11 @@ def producer(sources, work, row0, shared, PART: gl.constexpr, PAGE: gl.constexpr
                 wait_named(Q_READ, CONSUMERS_AND_PRODUCER)
             load_queries(sources, sequence, row0, shared)
         token = start + PART // 2 * BLOCK
-        outers = outers_of(token, kv_len, sequence, sources, PAGE, BOX)
+        outers = outers_of(token, kv_len, sequence, sources.pages, PAGE, BOX)
         for _ in range(0, pairs):
             # Pages smaller than a block take several look-ups: they are under way a pair ahead.
             if BOX < BLOCK:
-                ahead = outers_of(token + PAIR, kv_len, sequence, sources, PAGE, BOX)
+                ahead = outers_of(token + PAIR, kv_len, sequence, sources.pages, PAGE, BOX)
             if used > 0:
                 wait_named(K0_LEFT_READ + PART, CONSUMER_AND_PRODUCER)
             elif PART // 2 == 1:
@@ -229,7 +222,7 @@ def producer(sources, work, row0, shared, PART: gl.constexpr, PAGE: gl.constexpr
             elif PART == K1_LEFT:
                 load_part(sources.k_rope, shared.k_full[ROPE1], shared.k[ROPE1].index(0), outers, token, 0, PAGE, BOX)
             token += PAIR
-            outers = ahead if BOX < BLOCK else outers_of(token, kv_len, sequence, sources, PAGE, BOX)
+            outers = ahead if BOX < BLOCK else outers_of(token, kv_len, sequence, sources.pages, PAGE, BOX)
             used += 1
     # Named barriers have no phase: none is left half full.
     if used > 0:
@@ -463,7 +456,7 @@ def mla_kernel(
     n_tiles = gl.cdiv(n_rows, ROWS)
     rows = Rows(gl.program_id(0) % n_tiles * ROWS, n_rows, n_q_heads, q_len)
     work = Work(gl.program_id(0) // n_tiles, num_splits, batch, bounds, seq_lens, seq_lens_stride, capacity)
-    sources = Sources(q_latent, q_rope, latent, k_rope, block_table, table_sequence, table_entry)
+    sources = Sources(q_latent, q_rope, latent, k_rope, Pages(block_table, table_sequence, table_entry))
 
     tile: gl.constexpr = latent.layout
     vector: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -495,11 +488,6 @@ def mla_kernel(
     )
 
 
-def box_rows(page_size: int) -> int:
-    """Tokens that one copy moves: the largest part of a block that never spans two pages (page size 0: no pages)."""
-    return math.gcd(page_size, BLOCK_TOKENS)
-
-
 def by_row(q: torch.Tensor) -> torch.Tensor:
     """Queries [B, T, Hq, …] as [B, T * Hq, …]; a view wherever strides allow it."""
     return q.flatten(1, 2)
@@ -522,7 +510,7 @@ def faster(
         q_rope is not None
         and (q_latent.shape[-1], q_rope.shape[-1]) == (LATENT_DIM, ROPE_DIM)
         and latent.dtype == q_latent.dtype
-        and box_rows(page_size) >= 8
+        and box_rows(page_size, BLOCK_TOKENS) >= 8
         and available(by_row(q_latent), by_row(q_rope), latent.squeeze(1), k_rope.squeeze(1))
     )
 
@@ -545,12 +533,11 @@ def launch(
 ) -> None:
     """In the place of ``decode_kernel`` or ``work_kernel``, for what ``faster`` accepts: the same states in the same places."""
     batch, q_len, n_q_heads, _ = q_latent.shape
-    box = box_rows(page_size)
+    box = box_rows(page_size, BLOCK_TOKENS)
     mla_kernel[(programs,)](
         describe(by_row(q_latent), TILE_ROWS, LATENT_DIM // 2), describe(by_row(q_rope), TILE_ROWS, ROPE_DIM),
         describe(latent.squeeze(1), box, ROPE_DIM), describe(k_rope.squeeze(1), box, ROPE_DIM),
-        block_table, *((0, 0) if block_table is None else block_table.stride()),
-        seq_lens, 0 if seq_lens is None else seq_lens.stride(0), bounds, out, lse,
+        *placed(block_table, seq_lens), bounds, out, lse,
         scale_log2, batch, capacity, q_len * n_q_heads, n_q_heads, q_len, num_splits,
         PAGE=page_size, BOX=box, num_warps=4,
     )  # fmt: skip

@@ -7,7 +7,8 @@ import json
 
 from ahead_of_time_hopper import descriptor, machine_code
 
-from kernels.decode_hopper import box_rows, many_rows_kernel, query_box
+from kernels.decode_hopper import TILE, many_rows_kernel, query_box
+from kernels.hopper import box_rows
 
 INTEGERS = (
     "table_sequence", "table_entry", "seq_lens_stride", "batch", "capacity", "n_kv_heads", "n_q_heads",
@@ -16,7 +17,7 @@ INTEGERS = (
 
 
 def decode_on(kind, out, group_size, page, work_list):
-    box = box_rows(page)
+    box = box_rows(page, TILE.block_n)
     signature = {
         "q": descriptor(kind, 1, *query_box(group_size), 64),
         "k": descriptor(kind, 1, 1, box, 64), "v": descriptor(kind, 1, 1, box, 64),

@@ -7,7 +7,8 @@ import json
 
 from ahead_of_time_hopper import descriptor, machine_code
 
-from kernels.mla_hopper import box_rows, mla_kernel
+from kernels.hopper import box_rows
+from kernels.mla_hopper import BLOCK_TOKENS, mla_kernel
 
 INTEGERS = (
     "table_sequence", "table_entry", "seq_lens_stride", "batch", "capacity", "n_rows", "n_q_heads", "q_len", "num_splits"
@@ -15,7 +16,7 @@ INTEGERS = (
 
 
 def mla_on(kind, out, page, work_list):
-    box = box_rows(page)
+    box = box_rows(page, BLOCK_TOKENS)
     signature = {
         "q_latent": descriptor(kind, 1, 64, 256), "q_rope": descriptor(kind, 1, 64, 64),
         "latent": descriptor(kind, 1, box, 64), "k_rope": descriptor(kind, 1, box, 64),

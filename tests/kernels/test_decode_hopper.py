@@ -87,7 +87,7 @@ def test_boxes():
     assert [decode_hopper.query_box(n) for n in (8, 16, 32, 64, 128, 192, 96, 48, 40, 12)] == [
         (8, 8), (4, 16), (2, 32), (1, 64), (1, 64), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4)
     ]  # fmt: skip
-    assert [decode_hopper.box_rows(n) for n in (0, 8, 16, 48, 64, 128, 256, 192)] == [128, 8, 16, 16, 64, 128, 128, 64]
+    assert [hopper.box_rows(n, 128) for n in (0, 8, 16, 48, 64, 128, 256, 192)] == [128, 8, 16, 16, 64, 128, 128, 64]
 
 
 @pytest.fixture

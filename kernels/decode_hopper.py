@@ -44,7 +44,6 @@ from .hopper import (
     Work,
     arrive_named,
     available,
-    barrier,
     box_rows,
     describe,
     fence_async_shared,
@@ -73,6 +72,7 @@ MANY_ROWS = 33
 
 HEAD = gl.constexpr(HEAD_DIM)
 CHUNK = gl.constexpr(CHUNK_COLUMNS)  # columns of one copy: 128 bytes, the width of a swizzled line
+CLEARED = gl.constexpr(12)  # named barrier of both consumers
 
 
 class Rows(NamedTuple):
@@ -189,17 +189,16 @@ def producer(sources, work, rows, shared, VALUES: gl.constexpr, PAGE: gl.constex
 
 
 @gluon.jit
-def clear_dead(values, token, kv_len):
-    """0 in the rows of a block of values that are no token of the sequence. Both consumers do so, each before it reads them."""
+def clear_dead(values, token, kv_len, PART: gl.constexpr):
+    """0 in the rows of a block of values that are no token of the sequence. Each consumer clears half of the columns."""
     if token + BLOCK_N > kv_len:
         layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
         live = token + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, layout)) < kv_len
-        for c in gl.static_range(HEAD // CHUNK):
-            chunk = values.reshape([BLOCK_N, HEAD]).slice(c * CHUNK, CHUNK, 1)
-            numbers = chunk.load(layout)
-            chunk.store(gl.where(gl.expand_dims(live, 1), numbers, gl.zeros_like(numbers)))
+        half = values.reshape([BLOCK_N, HEAD]).slice(PART * CHUNK, CHUNK, 1)
+        numbers = half.load(layout)
+        half.store(gl.where(gl.expand_dims(live, 1), numbers, gl.zeros_like(numbers)))
         fence_async_shared()
-        barrier()
+        wait_named(CLEARED, 2 * 128)
 
 
 @gluon.jit
@@ -256,7 +255,7 @@ def attend(out, lse, shared, work, rows, scale_log2, PART: gl.constexpr):
             pairs = pack(weights, shared.v.dtype)
             acc = gl.full([ROWS, HEAD], 0.0, gl.float32, layout=OUTPUT)
             mbarrier.wait(shared.v_full.index(k_slot), kv_turn // BUFFERS & 1)
-            clear_dead(shared.v.index(k_slot), last * BLOCK_N, kv_len)
+            clear_dead(shared.v.index(k_slot), last * BLOCK_N, kv_len, PART)
 
             for i in range(masked):
                 m, l, acc, pairs = take_block(
@@ -283,17 +282,19 @@ def attend(out, lse, shared, work, rows, scale_log2, PART: gl.constexpr):
 
 
 @gluon.jit
-def stand_by(shared, work):
-    """Give back all buffers as they are filled, for a consumer that has no rows."""
+def stand_by(shared, work, PART: gl.constexpr):
+    """Give back all buffers as they are filled, and help to clear, for a consumer that has no rows."""
     kv_turn = 0
     first_sequence, end = sequences_of(work)
     for sequence in range(first_sequence, end):
-        _, _, blocks, _ = blocks_of(sequence, work)
-        for _ in range(blocks):
+        kv_len, first, blocks, _ = blocks_of(sequence, work)
+        for i in range(blocks):
             slot = kv_turn % BUFFERS
             mbarrier.wait(shared.k_full.index(slot), kv_turn // BUFFERS & 1)
             arrive_named(K_EMPTY + slot, ALL)
             mbarrier.wait(shared.v_full.index(slot), kv_turn // BUFFERS & 1)
+            if i == 0:
+                clear_dead(shared.v.index(slot), (first + blocks - 1) * BLOCK_N, kv_len, PART)
             arrive_named(V_EMPTY + slot, ALL)
             kv_turn += 1
 
@@ -303,7 +304,7 @@ def consumer(out, lse, shared, work, rows, scale_log2, PART: gl.constexpr):
     if rows.first + PART * ROWS < rows.count:
         attend(out, lse, shared, work, rows, scale_log2, PART)
     else:
-        stand_by(shared, work)
+        stand_by(shared, work, PART)
 
 
 # The program

@@ -57,7 +57,7 @@ class Tensor:
         return Tensor()
 
     __call__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _another
-    __floordiv__ = __getitem__ = __lt__ = __gt__ = __eq__ = _another
+    __floordiv__ = __mod__ = __getitem__ = __lt__ = __gt__ = __eq__ = _another
     __hash__ = None
 
 
@@ -117,6 +117,11 @@ class Memory:
 
     def reshape(self, shape) -> "Memory":
         return Memory(self.program, self.buffers, shape)
+
+    def _reinterpret(self, _, shape, __) -> "Memory":
+        """Each 64 columns as a buffer of their own."""
+        assert shape[0] == sum(map(len, self.buffers)), "only columns are cut, 64 at a time"
+        return Memory(self.program, [[slot] for buffer in self.buffers for slot in buffer], shape)
 
     def permute(self, order) -> "Memory":
         return Memory(self.program, self.buffers, [self.shape[axis] for axis in order])
@@ -395,7 +400,7 @@ def run(package, file: str, call, *, programs: int, counter: list[int] | None = 
     for index in range(programs):
         program = Program(index, programs, counter, draw)
         for name, value in program.names().items():
-            for changed in (module, package.hopper):
+            for changed in (module, package.forward_hopper, package.hopper):
                 if hasattr(changed, name):
                     setattr(changed, name, value)
         call(module)
@@ -562,3 +567,49 @@ def expected_of_mla(pieces: list[tuple[int, int, int, int]], row0: int) -> Count
             found[me, (("load", other, piece),)] += 1
         pairs_before += pairs
     return found
+
+
+def run_decode(
+    package, lengths: list[int], *, n_q_heads: int, n_kv_heads: int, q_len: int, num_splits: int | None, seed: int
+) -> None:
+    """The decode kernel for many rows, likewise; new tokens and heads such that a consumer's queries are one box."""
+    bounds = None if num_splits else [0, 0, len(lengths) - 1, lengths[-1]]
+    group_size = n_q_heads // n_kv_heads
+    n_rows = group_size * q_len
+    n_tiles = -(-n_rows // 128)
+
+    def call(module):
+        module.many_rows_kernel(
+            descriptor("q", 1, *module.query_box(group_size), 64),
+            descriptor("k", 1, 1, 128, 64), descriptor("v", 1, 1, 128, 64), None, Number(0), Number(0),
+            Pointer(lengths), Number(1), bounds and Pointer(bounds), Tensor(), Tensor(), Tensor(),
+            *map(Number, (len(lengths), max(lengths), n_kv_heads, n_q_heads, group_size, q_len, n_rows, num_splits or 1)),
+            PAGE=0, BOX=128,
+        )  # fmt: skip
+
+    programs = n_tiles * n_kv_heads * (num_splits * len(lengths) if num_splits else 1)
+    products, _ = run(package, "decode_hopper", call, programs=programs, seed=seed)
+    wanted = Counter()
+    for kv_head in range(n_kv_heads):
+        for first in range(0, n_rows, 64):
+            me = CONSUMERS[first // 64 % 2]
+            token, head = first // group_size, kv_head * group_size + first % group_size
+            for sequence, kv_len in enumerate(lengths):
+                all_blocks = -(-kv_len // 128)
+                length = -(-all_blocks // (num_splits or 1))
+                for split in range(num_splits or 1):
+                    blocks = list(range(split * length, min((split + 1) * length, all_blocks)))
+                    if num_splits:
+                        blocks = blocks or [split * length]  # a split without tokens
+                    for block in blocks:
+                        place = (kv_head, 128 * block)
+                        of = sequence if 128 * block < kv_len else -1
+                        wanted[me, (("q", sequence, token, head, 0), ("k", of, *place, 0))] += 1
+                        wanted[me, (("v", of, *place, 0),)] += 1
+    # What is loaded to be cleared: by each consumer half of the columns, also by one that has no rows.
+    loads = {key for key in products if key[1][0][0] == "load"}
+    values = Counter({key: count for key, count in products.items() if key not in loads})
+    difference = list(((values - wanted) + (wanted - values)).items())
+    assert not difference, f"products are of the wrong blocks: {difference[:3]}"
+    cleared = Counter(key[0] for key in loads)
+    assert cleared[CONSUMERS[0]] == cleared[CONSUMERS[1]], "half of a block is not cleared"

@@ -7,10 +7,10 @@ import pytest
 import kernels
 from course import copies
 from course.measure.shapes import Shape
-from tests.kernels.roles import run_attention, run_gradients, run_mla
+from tests.kernels.roles import run_attention, run_decode, run_gradients, run_mla
 
 pytestmark = pytest.mark.skipif(kernels.MODE == "compiled", reason="kernels are text only where no GPU compiles them")
-FORWARD, BACKWARD, MLA = (f"kernels/{name}_hopper.py" for name in ("forward", "backward", "mla"))
+FORWARD, BACKWARD, DECODE, MLA = (f"kernels/{name}_hopper.py" for name in ("forward", "backward", "decode", "mla"))
 # Tiles that are not full, keys more than queries and fewer, a group that shares; one block of keys and several.
 SHAPES = [
     Shape(1, 3, 3, 515, q_len=300),
@@ -43,6 +43,17 @@ def test_gradients(shape, head_dim_qk):
 
 
 @pytest.mark.parametrize(
+    ("lengths", "n_q_heads", "n_kv_heads", "q_len", "num_splits"),
+    [([300], 64, 1, 2, 1), ([129, 700], 16, 2, 4, 3), ([5, 129], 16, 2, 8, 2), ([200, 0, 384], 32, 1, 5, None)],
+)
+def test_decode(lengths, n_q_heads, n_kv_heads, q_len, num_splits):
+    """Splits, some without tokens, and a share of a work list; two consumers, one that only stands by, and a second tile."""
+    package = with_edits(DECODE)
+    for seed in range(ORDERS):
+        run_decode(package, lengths, n_q_heads=n_q_heads, n_kv_heads=n_kv_heads, q_len=q_len, num_splits=num_splits, seed=seed)
+
+
+@pytest.mark.parametrize(
     ("lengths", "n_q_heads", "num_splits"),
     [([300], 64, 1), ([129, 700], 96, 3), ([64, 1, 513], 16, None), ([200, 0, 384], 128, None)],
 )
@@ -56,6 +67,9 @@ def test_mla(lengths, n_q_heads, num_splits):
 RUN = {
     FORWARD: lambda package, seed: run_attention(package, SHAPES[0], programs=1, counter=True, section=2, seed=seed),
     BACKWARD: lambda package, seed: run_gradients(package, SHAPES[0], seed=seed),
+    DECODE: lambda package, seed: run_decode(
+        package, [200, 0, 384, 70, 90, 60, 300], n_q_heads=64, n_kv_heads=1, q_len=2, num_splits=None, seed=seed
+    ),
     MLA: lambda package, seed: run_mla(package, [200, 0, 384], n_q_heads=64, num_splits=None, seed=seed),
 }
 READ = "is written while consumer . still reads"
@@ -111,6 +125,21 @@ FAULTS = {
     ),
     "queries not waited for": (
         BACKWARD, [(f"{QUERIES_FULL}    scores = issue_scores", "    scores = issue_scores")], f"{READ}|{WRONG}",
+    ),
+    "half of a block cleared while the other consumer reads it": (
+        DECODE, [("        wait_named(CLEARED, 2 * 128)\n", "        arrive_named(CLEARED, 2 * 128)\n")], READ,
+    ),
+    "queries of the next piece loaded over those that are read": (
+        DECODE, [("        mbarrier.wait(shared.q_empty.index(slot), turn // 2 & 1 ^ 1)\n", "")], f"{READ}|{WRONG}|waits for",
+    ),
+    "values given back while they are read": (
+        DECODE,
+        [(
+            "            acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"
+            "            arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)\n",
+            "            arrive_named(V_EMPTY + kv_turn % BUFFERS, ALL)\n"
+            "            acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n",
+        )], READ,
     ),
     "half of a block given back while it is read": (MLA, [(LEFT_DONE + K0_LEFT_READ, K0_LEFT_READ + LEFT_DONE)], READ),
     "weights stored over columns that are still read": (MLA, [("return warpgroup_mma_wait(0, deps=[s])", "return s")], READ),

@@ -36,15 +36,15 @@ A program may walk over several sequences (a share of `work_list.py`): the produ
 the first loads of the next piece come in while the one before is written.
 
 What decides the speed, and what is left:
-- On an H200 a pair takes some 6000 cycles, for 4352 in which the tensor cores multiply. No block has a second buffer, so one
-  after the other it is on its way, about a third of the time, scored, weighed and multiplied. Asking the L2 for the next pair
-  or a line of it, making one consumer score after the other, and rescaling once a pair instead of twice brought nothing;
-  rotary queries that stay in registers 0.5%. Scoring the two halves of a block by turns, chunk by chunk, took 2 to 4%
-  more: the left half of block 0 is there before the right one.
-- Results leave 16 bytes a thread. Straight from the accumulators, 4 bytes a thread, they took 6 us more; whole lines of 128
-  bytes, by more shuffles or by the copy engine, took 2 us or 1 us more.
+- The products of a pair take the tensor cores 4352 cycles. No block has a second buffer, so one after the other it is on its
+  way, scored, weighed and multiplied, and a pair takes longer than that; `book/ledger.md` has the times. Asking the L2 for the
+  next pair or a line of it, making one consumer score after the other, and rescaling once a pair instead of twice brought
+  nothing, rotary queries that stay in registers next to nothing. Scoring the two halves of a block by turns, chunk by chunk,
+  took longer: the left half of block 0 is there before the right one.
+- Results leave 16 bytes a thread. Straight from the accumulators, 4 bytes a thread, they took longer, and so did whole lines of
+  128 bytes, by more shuffles or by the copy engine.
 - The first loads are ordered: queries before the length is known, block 1 when they are there. Small pages are looked up a
-  pair ahead, which saves 3 to 6% of the time at 16 tokens and nothing at 64.
+  pair ahead, which brings nothing where a page is a whole block.
 - What one waits for comes first: P0 before the rescaling, m1 before the product. A branch keeps the compiler from undoing it.
 - Barriers of consumers are named ones: an arrival there stops nobody, where one in shared memory costs a bar.sync.
 
@@ -176,7 +176,7 @@ def load_part(source, full, part, outers, token, COLUMN: gl.constexpr, PAGE: gl.
             row = token + i * BOX
             place = [outers[i], row if PAGE == 0 else row % PAGE, COLUMN + c * CHUNK]
             tma.async_copy_global_to_shared(source, place, full[c], chunk.slice(i * BOX, BOX, 1))
-    # After the copies, which saves them a hundred cycles: a phase cannot end before its one arrival, which this is.
+    # After the copies, which need not wait for it: a phase cannot end before its one arrival, which this is.
     for c in gl.static_range(part.shape[2] // CHUNK):
         mbarrier.expect(full[c], BLOCK * CHUNK * 2)
 
@@ -503,8 +503,7 @@ def faster(
     """Whether this form can run a decode step, and is the faster one. Tensors as ``launch`` of `decode.py` has them.
 
     With any number of rows: rows that are missing in a tile of 64 cost the tensor cores as much as others, but memory nothing,
-    and it is memory that few rows wait for. On an H200 4 to 16 heads take 0.89 to 1.02 of the portable kernel's time and 24 to
-    32 heads 0.60 to 0.76. Pages must hold a multiple of 8 tokens: the swizzled lines of shared memory repeat after as many.
+    and it is memory that few rows wait for. `book/ledger.md` has the times of both forms.
     """
     return (
         q_rope is not None

@@ -9,7 +9,7 @@ import subprocess
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,20 +27,22 @@ from .contenders import automatic_splits, compile_steps, is_peer, why_not
 from .files import Partial, seal
 from .plans import MATMUL_SIZE, Limit, Plan
 from .recordings import POINT_KEYS, RECORDED, SCHEMA, check, load, slug
-from .shapes import Point
+from .shapes import Point, Shape
 
 SECONDS_A_POINT = 0.05
 # From this many FLOPs for a byte of cache on, a kernel may be bound by arithmetic, whose speed depends on how hot the card is.
 HOT_INTENSITY = 60
 HEAT_S = 0.4
 LONG_HEAT_S, COOLING_S = 2.0, 1.0
+ROOM = 1 / 8  # of a GPU's memory, for the caches of what is timed together: contenders need memory too
 
 METHOD = (
     "Each contender's output is compared with a float64 definition on fresh random input before it is timed; rows that "
     "differ carry no time. Time is the median over rounds of a CUDA graph replay divided by its calls ('graph'), or of "
     "eager calls between CUDA events where capture is refused ('events'), with the 20th and 80th percentile; a decode "
     "includes its merge. Calls go round over copies of the cache: together 0.9 GB and four times the L2, or more. "
-    "Contenders of one shape are measured in turn, round by round; those that copy heads, by themselves. Reads: a "
+    "Contenders of one shape, and of the same in pages, are measured in turn, round by round; those that copy heads, by "
+    "themselves. Reads: a "
     "kernel that loads a buffer once, rotated likewise. Of whole sequences the first KV head of the first sequence and the "
     "last one of the last are compared, with all of their query heads and tokens. Where arithmetic may be the bound "
     f"({HOT_INTENSITY} FLOP for a byte of cache and more) unmeasured rounds come first, so that all meet a hot card. "
@@ -169,27 +171,52 @@ def _xor(x: torch.Tensor) -> int:
     return int(np.bitwise_xor.reduce(x.cpu().numpy()))
 
 
-def measure_shape(points: Sequence[Point], machine: Machine, method: str = "auto") -> Iterator[dict]:
-    """Rows of points of one shape. Raises ``ContextLost`` after the row of a point that broke the GPU's context.
+def timed_together(points: Sequence[Point], machine: Machine) -> Iterator[list[Point]]:
+    """The points in groups: each of a shape and of the same in pages, so that a drifting clock does not enter their ratios.
 
-    A row of status 'failed' is a bug of ours, with its traceback as reason; such a row belongs in no recording.
+    Pages whose caches find no room beside the others make a group of their own.
     """
-    bench, failure = attempt(Bench, points[0].shape, machine.device, machine.provenance["l2_bytes"])
-    if failure:
-        yield from ({**row(point, machine.device), **failure} for point in points)
-        return
+    l2_bytes, room = machine.provenance["l2_bytes"], ROOM * machine.provenance["memory_bytes"]
+    families: dict[Shape, dict[Shape, list[Point]]] = {}
+    for point in points:
+        families.setdefault(dataclasses.replace(point.shape, page_size=None), {}).setdefault(point.shape, []).append(point)
+    for family in families.values():
+        group, used = [], 0
+        for shape, of_shape in family.items():
+            n_bytes = shape.cache_bytes * timing.copies_beyond_cache(shape.cache_bytes, l2_bytes)
+            if group and used + n_bytes > room:
+                yield group
+                group, used = [], 0
+            group, used = group + of_shape, used + n_bytes
+        yield group
+
+
+def measure_shape(points: Sequence[Point], machine: Machine, method: str = "auto") -> Iterator[dict]:
+    """Rows of points of one shape, or of shapes that differ in nothing but their pages.
+
+    Raises ``ContextLost`` after the row of a point that broke the GPU's context. A row of status 'failed' is a bug of ours,
+    with its traceback as reason; such a row belongs in no recording.
+    """
+    benches: dict[Shape, Bench] = {}
+    for shape in dict.fromkeys(point.shape for point in points):
+        bench, failure = attempt(Bench, shape, machine.device, machine.provenance["l2_bytes"])
+        if failure:
+            yield from ({**row(point, machine.device), **failure} for point in points if point.shape == shape)
+        else:
+            benches[shape] = bench
+    points = [point for point in points if point.shape in benches]
     together = [point for point in points if not point.copies_heads]
     for group in ([together] if together else []) + [[point] for point in points if point.copies_heads]:
-        yield from _measure_group(group, bench, machine, method)
+        yield from _measure_group(group, benches, machine, method)
 
 
-def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine, method: str) -> Iterator[dict]:
-    shape = bench.shape
+def _measure_group(group: Sequence[Point], benches: Mapping[Shape, Bench], machine: Machine, method: str) -> Iterator[dict]:
+    shape = group[0].shape  # what follows is the same for all
     if shape.direction == "backward":
         method = "events"
     ready: list[tuple[dict, object]] = []
     for point in group:
-        result = row(point, machine.device)
+        result, bench = row(point, machine.device), benches[point.shape]
         refusals = Exception if is_peer(point) else RuntimeError
         try:
             checked, failure = attempt(bench.check, point, refusals=refusals)
@@ -198,7 +225,7 @@ def _measure_group(group: Sequence[Point], bench: Bench, machine: Machine, metho
                 result |= errors
                 failure = {"status": "wrong", "reason": reason} if reason else {}
             if not failure:
-                sample, failure = attempt(lambda p=point: machine.prepare(bench.calls(p), method), refusals=refusals)
+                sample, failure = attempt(lambda b=bench, p=point: machine.prepare(b.calls(p), method), refusals=refusals)
         except ContextLost as lost:
             yield {**result, "status": "unsupported", "reason": str(lost)}
             raise
@@ -276,7 +303,7 @@ def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], No
     todo = [point for point in plan.points if _key(row(point, machine.device)) not in done]
     compile_steps(todo, machine.device)
     begin, finished, failed = time.monotonic(), 0, 0
-    for shape, points in dataclasses.replace(plan, points=tuple(todo)).by_shape.items():
+    for points in timed_together(todo, machine):
         fresh = []
         for result in measure_shape(points, machine, plan.method):
             if result["status"] != "failed":
@@ -287,7 +314,7 @@ def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], No
         failed += sum(r["status"] == "failed" for r in fresh)
         elapsed = time.monotonic() - begin
         left = elapsed / finished * (len(todo) - finished)
-        say(f"[{finished}/{len(todo)} rows, {elapsed:.0f} s, about {left:.0f} s left] {shape}: {summary(fresh)}")
+        say(f"[{finished}/{len(todo)} rows, {elapsed:.0f} s, about {left:.0f} s left] {points[0].shape}: {summary(fresh)}")
         for r in fresh:
             if r["status"] != "ok" and r["operation"] != "sdpa":
                 say(f"    {name(r)}: {r['status']}: {r['reason']}")
@@ -296,9 +323,10 @@ def _run(plan: Plan, partial: Partial, machine: Machine, say: Callable[[str], No
 
 
 def name(r: dict) -> str:
-    """'decode/16', 'sdpa/FLASH': who a row is about."""
+    """'decode/16', 'sdpa/FLASH', 'paged_decode/page 64': who a row is about."""
     given = r["num_splits"] if r["splits"] == "given" else "work list" if r["splits"] == "work list" else None
-    return "/".join(str(x) for x in (r["operation"], r["backend"], given) if x)
+    page = r["page_size"] and f"page {r['page_size']}"
+    return "/".join(str(x) for x in (r["operation"], r["backend"], page, given) if x)
 
 
 def summary(rows: Sequence[dict]) -> str:

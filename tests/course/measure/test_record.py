@@ -109,6 +109,25 @@ def test_a_whole_sweep_is_sealed_in_plan_order(tmp_path, provenance, said, real_
     assert "[7/7 rows" in said[-2]
 
 
+PAGES = [dataclasses.replace(SHAPES[0], page_size=size) for size in (None, 8, 16)]
+
+
+@pytest.mark.parametrize(("caches", "groups"), [(3, [3, 1]), (2, [2, 1, 1]), (0, [1, 1, 1, 1])])
+def test_pages_are_timed_together_with_what_they_are_pages_of(provenance, caches, groups):
+    """As far as there is room for their caches."""
+    points = [Point(shape, shape.operation) for shape in (PAGES[0], SHAPES[1], *PAGES[1:])]
+    gpu = FakeGpu({**provenance, "memory_bytes": int(caches * PAGES[0].cache_bytes / record.ROOM)})
+    found = list(record.timed_together(points, gpu.machine))
+    assert [len(group) for group in found] == groups
+    assert sorted(map(str, sum(found, []))) == sorted(map(str, points))
+    for number, group in enumerate(found, 1):
+        rows = list(record.measure_shape(group, gpu.machine))
+        assert gpu.measured == number
+        assert [(r["page_size"], r["status"], r["median_s"]) for r in rows] == [
+            (point.shape.page_size, "ok", 1e-3 * n) for n, point in enumerate(group, 1)
+        ]
+
+
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 5])
 def test_a_broken_off_run_goes_on_where_it_stopped(tmp_path, provenance, said, stop_at):
     def ctrl_c(n):

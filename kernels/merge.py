@@ -73,13 +73,14 @@ def launch_merge(
     num_splits, rows_per_sequence, head_dim_v = outs.shape
     n_rows = lse.numel()
     # Three sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200: few
-    # states go best in whole rows, many in blocks of columns, narrower ones where there are not rows enough to fill the GPU.
+    # states go best in wide blocks of columns, many in narrower ones, and in the narrowest where there are not rows enough to
+    # fill the GPU.
     block_v = pad(head_dim_v)
+    wide = block_v > 256
     if ceil_div(num_splits, 1 if slots is None else len(slots)) <= 8:  # with a work list, on average
-        block_v = min(block_v, 512)
-        block_s, num_warps = 2048 // max(block_v, 256), 1
+        block_s, block_v, num_warps = 4 if wide else 8, min(block_v, 256), 1
     elif n_rows * head_dim_v >= 32768:
-        block_s, block_v, num_warps = 64, min(block_v, 128), 2
+        block_s, block_v, num_warps = (32, 64, 1) if wide else (64, min(block_v, 128), 2)
     else:
         block_s, block_v, num_warps = 64, min(block_v, 32), 1
     checks.launchable(n_rows)

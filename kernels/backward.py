@@ -12,7 +12,8 @@ program. Nothing is added up in memory, so the same input gives the same bits. D
 2, walks it once, by keys, and adds dQ up in memory: five products a tile, where two kernels need seven.
 
 Query heads that share a KV head share its gradient: the program that owns a tile of keys walks the queries of its whole group.
-``partials_then_sum`` is the other way.
+Where that would leave too few programs, several share a group; each writes a partial, and these are summed in a fixed order.
+``partials_then_sum`` makes one for every query head.
 
 The loop of `attend.py` is not used here: what it carries from tile to tile is a softmax that is not yet known.
 """
@@ -205,24 +206,28 @@ def walk_queries(
     return dk, dk_tail, dv
 
 
-@triton.jit(do_not_specialize=["n_kv_heads", "group_size", "q_len", "kv_len"])
+@triton.jit(do_not_specialize=["n_parts", "members", "splits", "q_len", "kv_len"])
 def dkdv_kernel(
     q, k, v, d_out, lse_log2, delta, dk, dv,
     q_strides, k_strides, v_strides, d_out_strides,
-    scale_log2, n_kv_heads, group_size, q_len, kv_len,
+    scale_log2, n_parts, members, splits, q_len, kv_len,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTHS: tl.constexpr,
     CAUSAL: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dk [B, Hkv, N, Dqk] and dv [B, Hkv, N, Dv]: one program owns (sequence, KV head, tile of keys)."""
+    """dk [B, parts, N, Dqk] and dv [B, parts, N, Dv]: one program owns (sequence, part, tile of keys).
+
+    A part is ``members`` query heads that share a KV head: with one split the whole group, with more a share of it.
+    """
     # In a causal sequence the first keys are seen by the most queries: they start first.
     n_tiles = tl.cdiv(kv_len, BLOCK_N)
     program = tl.program_id(0)
     keys = program % n_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-    kv_head = program // n_tiles % n_kv_heads
-    sequence = (program // (n_tiles * n_kv_heads)).to(tl.int64)
+    part = program // n_tiles % n_parts
+    kv_head = (part // splits).to(tl.int64)
+    sequence = (program // (n_tiles * n_parts)).to(tl.int64)
     loaded = tl.minimum(keys, kv_len - 1)
-    k += sequence * k_strides[0] + kv_head.to(tl.int64) * k_strides[1]
-    v += sequence * v_strides[0] + kv_head.to(tl.int64) * v_strides[1]
+    k += sequence * k_strides[0] + kv_head * k_strides[1]
+    v += sequence * v_strides[0] + kv_head * v_strides[1]
     ks, ks_tail = load_blocks(k, 0, loaded, k_strides[2], k_strides[3], WIDTHS)
     vs = load_tile(v, 0, loaded, v_strides[2], v_strides[3], WIDTHS.v, WIDTHS.padded_v)
 
@@ -245,11 +250,11 @@ def dkdv_kernel(
     dk_acc = zeros(BLOCK_N, WIDTHS.padded_head)
     dk_tail = zeros(BLOCK_N, WIDTHS.padded_tail)
     dv_acc = zeros(BLOCK_N, WIDTHS.padded_v)
-    for member in tl.range(0, group_size, disable_licm=True):
-        head = (kv_head * group_size + member).to(tl.int64)
+    for member in tl.range(0, members, disable_licm=True):
+        head = (part * members + member).to(tl.int64)
         q_head = q + sequence * q_strides[0] + head * q_strides[1]
         d_out_head = d_out + sequence * d_out_strides[0] + head * d_out_strides[1]
-        slot = (sequence * n_kv_heads * group_size + head) * pitch
+        slot = (sequence * n_parts * members + head) * pitch
         dk_acc, dk_tail, dv_acc = walk_queries(
             dk_acc, dk_tail, dv_acc, ks, ks_tail, vs, keys, start, unmasked, first,
             q_head, d_out_head, lse_log2 + slot, delta + slot, q_strides, d_out_strides, pitch, kv_len, scale_log2,
@@ -261,7 +266,7 @@ def dkdv_kernel(
             BLOCK_M, WIDTHS, CAUSAL, STAGES, PRECISION, False,
         )  # fmt: skip
 
-    slot = (sequence * n_kv_heads + kv_head) * kv_len + keys
+    slot = (sequence * n_parts + part) * kv_len + keys
     scale = scale_log2 * LN_2
     store_blocks(dk, slot, keys < kv_len, dk_acc * scale, dk_tail * scale, WIDTHS)
     store_tile(dv, slot, keys < kv_len, dv_acc, 0, WIDTHS.v, WIDTHS.padded_v, WIDTHS.v)
@@ -378,18 +383,44 @@ def _row_terms(out: torch.Tensor, lse: torch.Tensor, d_out: torch.Tensor, d_lse:
     return terms
 
 
-def _dkdv(q, k, v, d_out, terms, dk, dv, causal: bool, scale: float, allow_tf32: bool) -> None:
-    """Fill dk and dv, contiguous and of any float dtype."""
+def group_splits(programs: int, group_size: int, q_len: int, sm_count: int) -> int:
+    """How many of the programs for dK and dV share a group's query heads: the fewest that keep the SMs busy, a divisor of it.
+
+    Under a causal mask programs are unequal: it takes eight an SM to even them out, and sixteen are worth it where rows are
+    many, for partials are a smaller part of the whole there. Where nearly as many come without sharing, that costs less.
+    """
+    wanted = (16 if q_len > 2048 else 8) * sm_count
+    if 16 * programs >= 15 * wanted:
+        return 1
+    return next((n for n in range(2, group_size) if group_size % n == 0 and programs * n >= wanted), group_size)
+
+
+def _dkdv(q, k, v, d_out, terms, dk, dv, causal: bool, scale: float, allow_tf32: bool, splits: int | None = None) -> None:
+    """Fill dk and dv, contiguous and of any float dtype; ``splits`` programs share the query heads of a group.
+
+    More than one leave a float32 partial each, B * Hkv * splits * N * (Dqk + Dv) numbers, which are summed in order.
+    """
     tile, _ = _tiles(q, v)
-    programs = k.shape[0] * k.shape[1] * ceil_div(k.shape[2], tile.block_n)
-    _launch(dkdv_kernel, programs, k.shape[1], tile, (q, k, v, d_out), (*terms, dk, dv), causal, scale, allow_tf32)
+    heads, group_size = k.shape[1], q.shape[1] // k.shape[1]
+    programs = k.shape[0] * heads * ceil_div(k.shape[2], tile.block_n)
+    if splits is None:
+        splits = group_splits(programs, group_size, q.shape[2], device_of(q).sm_count)
+    sums = dk, dv
+    if splits > 1:
+        sums = [out.new_empty(len(k), heads, splits, *out.shape[2:], dtype=torch.float32) for out in (dk, dv)]
+    sizes = (heads * splits, group_size // splits, splits)
+    _launch(dkdv_kernel, programs * splits, sizes, tile, (q, k, v, d_out), (*terms, *sums), causal, scale, allow_tf32)
+    if splits > 1:
+        for out, parts in zip((dk, dv), sums, strict=True):
+            out.copy_(parts.sum(2))
 
 
 def _dq(q, k, v, d_out, terms, dq, causal: bool, scale: float, allow_tf32: bool) -> None:
     """Fill dq, contiguous."""
     _, tile = _tiles(q, v)
     programs = q.shape[0] * q.shape[1] * ceil_div(q.shape[2], tile.rows)
-    _launch(dq_kernel, programs, q.shape[1], tile, (q, k, v, d_out), (*terms, dq), causal, scale, allow_tf32)
+    sizes = (q.shape[1], q.shape[1] // k.shape[1])
+    _launch(dq_kernel, programs, sizes, tile, (q, k, v, d_out), (*terms, dq), causal, scale, allow_tf32)
 
 
 def _tiles(q: torch.Tensor, v: torch.Tensor) -> tuple[Tile, Tile]:
@@ -397,14 +428,14 @@ def _tiles(q: torch.Tensor, v: torch.Tensor) -> tuple[Tile, Tile]:
     return backward_tile(widths.columns, q.element_size(), device.capability, device.shared_memory)
 
 
-def _launch(kernel, programs, n_heads, tile, inputs, contiguous, causal, scale, allow_tf32) -> None:
-    """What the launches of the two kernels share; ``n_heads`` are the heads that the programs divide among them."""
+def _launch(kernel, programs, sizes, tile, inputs, contiguous, causal, scale, allow_tf32) -> None:
+    """What the launches of the two kernels share; ``sizes`` say how the programs divide the heads among them."""
     q, k, v, _ = inputs
     checks.launchable(programs)
     with launching(q):
         kernel[(programs,)](
             *inputs, *contiguous, *map(_strides, inputs),
-            scale * LOG2_E, n_heads, q.shape[1] // k.shape[1], q.shape[2], k.shape[2],
+            scale * LOG2_E, *sizes, q.shape[2], k.shape[2],
             BLOCK_M=tile.rows, BLOCK_N=tile.block_n, WIDTHS=widths_of(q.shape[-1], v.shape[-1]),
             CAUSAL=causal, STAGES=tile.num_stages, PRECISION="tf32" if allow_tf32 else "ieee",
             num_warps=tile.num_warps,
@@ -486,9 +517,8 @@ def partials_then_sum(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk and dv, the last two the other way: a float32 partial for every query head, written, read again and summed.
 
-    The same kernel, told that every query head has a KV head of its own: k and v expanded over the group with stride 0. The
-    partials hold Hq * N * (Dqk + Dv) floats, the gradients Hkv * N * (Dqk + Dv). What that buys is more programs, when KV
-    heads and keys are few.
+    The same kernel, with as many programs for a group as it has query heads. The partials hold Hq * N * (Dqk + Dv) floats,
+    the gradients Hkv * N * (Dqk + Dv). ``group_splits`` says how many of them the backward pass makes by itself.
 
     Arguments and errors as in ``attention``, with the out and lse that it returned and the gradient of out.
     """
@@ -508,15 +538,9 @@ def partials_then_sum(
     sign = 0 if abs(scale) < checks.SMALLEST_SCALE else -1 if scale < 0 else 1
     q, scale = checks.positive_scale(q, scale)
     q, k, v, out, d_out = to_kernel(q, k, v, out, d_out)
-    n_q_heads, n_kv_heads, kv_len = q.shape[1], *k.shape[1:3]
-    group = (n_kv_heads, n_q_heads // n_kv_heads)
-    dq = q.new_zeros(q.shape)
-    dk, dv = (k.new_zeros(len(k), *group, kv_len, x.shape[-1], dtype=torch.float32) for x in (k, v))
+    dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
     if out.numel() and k.numel():
         terms = _row_terms(out, lse, d_out, None)
         _dq(q, k, v, d_out, terms, dq, causal, scale, allow_tf32)
-        for b in range(len(k)):  # [Hkv, G, ...] in place of [B, Hq, ...]: only so can an expanded axis stay a view
-            expanded = (x[b].unsqueeze(1).expand(-1, group[1], -1, -1) for x in (k, v))
-            one_q, one_d_out = (x[b].unflatten(0, group) for x in (q, d_out))
-            _dkdv(one_q, *expanded, one_d_out, terms[:, b], dk[b], dv[b], causal, scale, allow_tf32)
-    return (sign * dq).to(dtype), dk.sum(2).to(dtype), dv.sum(2).to(dtype)
+        _dkdv(q, k, v, d_out, terms, dk, dv, causal, scale, allow_tf32, splits=q.shape[1] // k.shape[1])
+    return (sign * dq).to(dtype), dk.to(dtype), dv.to(dtype)

@@ -240,7 +240,8 @@ def backward_on(sm, kind, head_dim_qk, head_dim_v):
     strides = ("i32", "i32", "constexpr", ONE)
     of_each = []
     for kernel, tile, outputs in ((backward.dkdv_kernel, dkdv, ("dk", "dv")), (backward.dq_kernel, dq, ("dq",))):
-        integers = [name for name in kernel.arg_names if name in ("n_q_heads", "n_kv_heads", "group_size", "q_len", "kv_len")]
+        sizes = ("n_q_heads", "group_size", "n_parts", "members", "splits", "q_len", "kv_len")
+        integers = [name for name in kernel.arg_names if name in sizes]
         signature = {
             **dict.fromkeys(("q", "k", "v", "d_out", *outputs), f"*{kind}"), **dict.fromkeys(("lse_log2", "delta"), "*fp32"),
             **dict.fromkeys([name for name in kernel.arg_names if name.endswith("_strides")], strides),

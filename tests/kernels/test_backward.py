@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 import kernels
-from kernels import reference, tiles
+from kernels import backward, reference, tiles
 from kernels._operation import NAMESPACE
-from kernels.backward import ROW_ALIGNMENT, attention_backward, partials_then_sum, widths_of
+from kernels.backward import ROW_ALIGNMENT, attention_backward, group_splits, partials_then_sum, widths_of
 from tests.kernels.accuracy import COMPILED, DTYPES, FLOORS, assert_accurate, errors, sdpa_math, strides_beyond_31_bits
 from tests.kernels.test_tiles import GPUS
 
@@ -313,6 +313,23 @@ def test_partials_then_sum_is_the_same_gradient(random, n_q_heads, n_kv_heads, c
     for mine, other in zip(got, summed, strict=True):
         assert mine.dtype == dtype and mine.shape == other.shape
         torch.testing.assert_close(mine, other, rtol=2 * torch.finfo(dtype).eps, atol=FLOORS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("programs", "group_size", "q_len", "splits"),
+    [(1024, 8, 2048, 1), (2048, 4, 8192, 1), (1024, 8, 8192, 4), (256, 32, 2048, 8), (8, 7, 100, 7), (1, 1, 1, 1)],
+)
+def test_a_group_is_shared_where_programs_are_few(programs, group_size, q_len, splits):
+    assert group_splits(programs, group_size, q_len, 132) == splits
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_programs_that_share_a_group(random, monkeypatch, dtype):
+    tensors = problem(random, 2, 6, 1, 9, 21, 40, 24, dtype)
+    monkeypatch.setattr(backward, "group_splits", lambda *sizes: 3)
+    compare(*tensors, None, True)
+    for a, b in zip(gradients(*tensors), gradients(*tensors), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_the_same_bits_again(random):

@@ -476,14 +476,15 @@ def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tenso
     )
 
 
-def group_splits(programs: int, group_size: int, q_len: int, sm_count: int) -> int:
-    """How many programs share a group's query heads: the fewest that keep the SMs busy, each a divisor of the group.
+def group_splits(programs: int, group_size: int, sm_count: int) -> int:
+    """How many programs share a group's query heads: the fewest that keep the SMs busy, a divisor of the group.
 
-    About two programs an SM, so that a long one and a short one can pair; four, where a program walks over more than 16384
-    rows, for then the last one is waited for longer than sharing costs.
+    About two programs an SM, so that a long one and a short one can pair; eight, where a program walks more than four heads,
+    for then the last one is waited for longer than sharing costs. What is shared are float32 sums of
+    B * Hkv * N * (Dqk + Dv) numbers, however many programs add to them.
     """
     for splits in (n for n in range(1, group_size) if group_size % n == 0):
-        wanted = 4 if group_size // splits * q_len > 16384 else 1.9
+        wanted = 8 if group_size // splits > 4 else 1.9
         if programs * splits >= wanted * sm_count:
             return splits
     return group_size
@@ -509,7 +510,7 @@ def launch(
     lse_log2, delta = terms[..., -pitch:]
     heads, group_size = k.shape[0] * k.shape[1], q.shape[1] // k.shape[1]
     n_tiles = ceil_div(kv_len, 128)
-    splits = group_splits(heads * n_tiles, group_size, q_len, device_of(q).sm_count)
+    splits = group_splits(heads * n_tiles, group_size, device_of(q).sm_count)
     parts = heads * splits
     dq_total = terms.new_zeros(q.shape[0] * q.shape[1] * pitch, width)
     totals = []

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 
 from . import checks
-from ._mode import device_of, launching
+from ._mode import device_of, launching, tl, triton
 from .hopper import (
     arrive_named,
     available,
@@ -466,6 +466,20 @@ def gradients_kernel(
     )
 
 
+@triton.jit(do_not_specialize=["pitch", "q_len", "all_rows"])
+def scale_kernel(total, out, scale, pitch, q_len, all_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """out [B, Hq, q_len of all_rows, WIDTH] = scale * total [B * Hq * pitch, WIDTH], less the padding in front of each head.
+
+    One program for BLOCK elements, which divide those of a head.
+    """
+    blocks = pitch * WIDTH // BLOCK
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    at = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    padding = (pitch - q_len) * WIDTH
+    sums = tl.load(total + head * pitch * WIDTH + at)
+    tl.store(out + head * all_rows * WIDTH + (at - padding), (sums * scale).to(out.dtype.element_ty), mask=at >= padding)
+
+
 def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor) -> bool:
     """Whether this form can take these tensors, and is the faster one."""
     return (
@@ -501,7 +515,7 @@ def launch(
 ) -> None:  # fmt: skip
     """Fill dq, dk and dv, contiguous; ``terms`` are those of ``backward._row_terms``."""
     q_len, kv_len, width = q.shape[2], *k.shape[2:]
-    tail = width - 128
+    all_rows, tail = q_len, width - 128
     if causal and q_len > kv_len:  # rows without keys are left out: what they hold must not matter
         dq[:, :, : q_len - kv_len] = 0
         q, d_out, dq = (tensor[:, :, -kv_len:] for tensor in (q, d_out, dq))
@@ -527,6 +541,8 @@ def launch(
             *outs, scale * LOG2_E, k.shape[1] * splits, parts, group_size // splits, splits, q_len, kv_len,
             section_parts(n_tiles), CAUSAL=causal, SPLIT=splits > 1, num_warps=4,
         )  # fmt: skip
-    torch.mul(dq_total.view(*q.shape[:2], pitch, width)[:, :, -q_len:], scale, out=dq)
+        scale_kernel[(dq_total.numel() // 4096,)](
+            dq_total, dq, scale, pitch, q_len, all_rows, WIDTH=width, BLOCK=4096, num_warps=8
+        )
     for out, total in zip((dk, dv), totals, strict=splits > 1):
         out.copy_(total.view_as(out))

@@ -15,7 +15,9 @@ import torch
 
 import kernels
 from kernels import backward_hopper, forward_hopper, hopper
+from kernels._mode import launching
 from kernels.backward import attention_backward
+from kernels.backward_hopper import scale_kernel
 from tests.kernels.test_backward import compare as compare_gradients
 from tests.kernels.test_forward import compare as compare_attention
 
@@ -109,6 +111,16 @@ class deterministic:
 )
 def test_a_group_is_shared_where_programs_are_few(programs, group_size, splits):
     assert backward_hopper.group_splits(programs, group_size, 132) == splits
+
+
+@pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton")
+def test_sums_are_scaled_without_their_padding(random):
+    total, out = random(6, 128, 192), random(2, 3, 110, 192, dtype=torch.float16)
+    wanted = out.clone()
+    wanted[:, :, 10:] = 0.3 * total.view(2, 3, 128, 192)[:, :, 28:]
+    with launching(total):
+        scale_kernel[(6 * 128 * 192 // 4096,)](total, out[:, :, 10:], 0.3, 128, 100, 110, WIDTH=192, BLOCK=4096)
+    torch.testing.assert_close(out, wanted)
 
 
 def tensors_of(random, batch, n_q_heads, n_kv_heads, q_len, kv_len, head_dim_qk, dtype, packed=False):

@@ -90,7 +90,7 @@ def with_work_list(shape: Shape) -> Point:
 
 
 def partial_sums(shape: Shape) -> Point:
-    """Gradients of K and V for each query head, then their sum over the group: the form that our backward pass avoids."""
+    """Gradients of K and V for each query head, then their sum: all the partials, of which our backward pass makes few."""
     return Point(shape, "partials_then_sum")
 
 

@@ -37,7 +37,7 @@ BYTES = (
     "{gpu}. {recorded}"
 )
 # Partials are made in plain Triton only.
-RECORDED = "Recorded, both in plain Triton: {partials} with partials, {ours} without."
+RECORDED = "Recorded, both in plain Triton: {partials} with all these partials, {ours} with as few as the kernel makes."
 RECORDED_ON_HOPPER = "Recorded: {partials} with partials in plain Triton, {ours} by another kernel, the one for Hopper."
 UNRECORDED = "Nothing is recorded for this choice."
 

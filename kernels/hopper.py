@@ -71,12 +71,17 @@ def present() -> bool:
     return MODE == "compiled" and VERSION in TESTED and torch.cuda.get_device_capability() == CAPABILITY
 
 
+# One for the process. A variable of the thread or the context would not do: autograd computes gradients in threads of its own,
+# one for each GPU, and ``portable`` around a backward pass has to hold there. So does its price: it holds in all other threads.
 _portable = False
 
 
 @contextlib.contextmanager
 def portable():
-    """Inside, everything runs in its portable form, as on a GPU that is no Hopper: to compare the two, and to teach."""
+    """Inside, everything runs in its portable form, as on a GPU that is no Hopper: to compare the two, and to teach.
+
+    It holds for the whole process, not for one thread.
+    """
     global _portable
     before, _portable = _portable, True
     try:

@@ -16,13 +16,14 @@ from right to left: the one on the diagonal comes first, before the loop, and in
 
 A program is not one tile: as many programs as the GPU has SMs take tile after tile. Tiles with the most keys come first, and
 the next one is that which no program has drawn yet. The producer draws it, and loads its queries and first keys while the
-consumers finish the tile before. Heads go in sections, few enough that their keys and values stay in the L2 cache.
+consumers finish the tile before. Heads go in sections, few enough that several programs want the same keys at the same time.
 
 Keys 128 wide leave room for the queries of two tiles, and the output leaves through those it was made of. Keys 192 wide leave
 room for one: there the output has a small buffer of its own, queries are given back before the last product of their tile, and
 the next tile's first product is on its way while the output is written.
 
-Four habits decide the speed:
+Four habits give the compiler no reason to undo this. What each is worth, alone and on top of the others, page 8b has from
+recordings; on some shapes a few of them are worth nothing.
 - The compiler moves the wait for a product up over independent arithmetic, unless a branch stands between. The wait for the
   next V, a polling loop, is that branch: it stands between the softmax and the wait for O.
 - P travels from turn to turn as pairs of 16-bit numbers in int32: a tensor of 16-bit numbers is unpacked and packed every time.
@@ -79,6 +80,8 @@ QUERY_BUFFERS = {(128, 128): 2, (192, 128): 1}
 FEW_QUERIES = 64
 # Up to so many tiles a program, their order is fixed: a counter would have to be set to 0 first, a launch of its own.
 FEW_TILES = 4
+# KV heads that go together, and tiles: no less than either, see ``section_heads``.
+SECTION_HEADS, SECTION_TILES = 16, 256
 
 
 class Shared(NamedTuple):
@@ -454,13 +457,19 @@ def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     return (q.shape[-1], v.shape[-1]) in QUERY_BUFFERS and q.shape[2] > FEW_QUERIES and available(q, k, v)
 
 
-def section_heads(kv_len: int, columns: int) -> int:
-    """KV heads of a section, with ``columns`` 16-bit numbers of keys and values a token.
+def section_heads(n_kv_heads: int, tiles: int, causal: bool) -> int:
+    """KV heads that go together, of ``n_kv_heads`` in all sequences; the queries of each make ``tiles`` row tiles.
 
-    Half the L2 cache holds their keys and values, but no less than 2 heads, or each section ends with a few long tiles, and no
-    more than 16. On an H200 half or twice as many take at most 3% longer; 32 heads of 8192 tokens took 13% longer.
+    Programs at the same head want the same keys at about the same time, and memory gives them once. With a head for each
+    program it would have to give a block in less time than its products take, which it cannot. Eight programs for each head,
+    as 16 heads leave on an H200, ask for an eighth of that, whether or not the L2 cache holds the heads whole. Causal sections
+    of short sequences have more heads, so that each has about two tiles for each program: found by measuring.
+
+    Sections are as few as can be, and about equally wide. A section starts with its longest tiles, so a last one with few of
+    them ends with some programs in a long tile and all others idle.
     """
-    return min(16, max(2, (32 << 20) // (2 * kv_len * columns)))
+    wanted = max(SECTION_HEADS, SECTION_TILES // tiles) if causal else SECTION_HEADS
+    return ceil_div(n_kv_heads, max(1, n_kv_heads // wanted))
 
 
 def launch(
@@ -478,7 +487,8 @@ def launch(
     if n_tiles <= FEW_TILES * programs:
         section, counter = n_heads, None
     else:
-        section, counter = section_heads(kv_len, head_dim_qk + head_dim_v) * group_size, lse.new_zeros(1, dtype=torch.int32)
+        section = section_heads(batch * n_kv_heads, group_size * ceil_div(q_len, 128), causal) * group_size
+        counter = lse.new_zeros(1, dtype=torch.int32)
     with launching(q):
         attention_kernel[(programs,)](
             describe(q, 64, 128), describe(q, 64, tail) if tail else None,

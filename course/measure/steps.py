@@ -110,8 +110,8 @@ STEPS = (
     Step(
         "sections",
         "heads in sections",
-        "A few heads are finished before the next begin, so that their keys and values stay in the L2 cache.",
-        (("section_heads(kv_len, head_dim_qk + head_dim_v) * group_size", "n_heads"),),
+        "A few heads are finished before the next begin, so that several programs want the same keys at the same time.",
+        (("section_heads(batch * n_kv_heads, group_size * ceil_div(q_len, 128), causal) * group_size", "n_heads"),),
     ),
     Step(
         "named",

@@ -106,6 +106,20 @@ class deterministic:
 
 
 @pytest.mark.parametrize(
+    ("n_kv_heads", "group_size", "row_tiles", "causal", "heads"),
+    [
+        (32, 1, 64, True, 16), (16, 4, 64, True, 16), (64, 1, 32, False, 16), (1024, 1, 4, False, 16),  # long, or no mask
+        (1024, 1, 4, True, 64), (256, 4, 4, True, 16), (512, 1, 8, True, 32),  # short: tiles decide
+        (50, 1, 64, True, 17), (31, 1, 64, True, 31), (5, 8, 64, True, 5), (1, 1, 1, True, 1),  # no narrow last section
+    ],
+)  # fmt: skip
+def test_heads_go_together(n_kv_heads, group_size, row_tiles, causal, heads):
+    found = forward_hopper.section_heads(n_kv_heads, group_size * row_tiles, causal)
+    assert found == heads
+    assert n_kv_heads % found == 0 or n_kv_heads % found > found // 2
+
+
+@pytest.mark.parametrize(
     ("programs", "group_size", "splits"),
     [(1024, 4, 1), (512, 8, 2), (2048, 8, 1), (256, 4, 1), (128, 4, 2), (128, 32, 8), (8, 7, 7), (1, 1, 1)],
 )

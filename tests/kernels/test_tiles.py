@@ -120,7 +120,8 @@ def test_compiled_kernels_fit(compilations, sm):
 @pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton's compiler")
 def test_every_kernel_is_compiled_for_a_t4(compilations):
     """The smallest limit, and no bfloat16: what runs there has been compiled for it, in the types that it has."""
-    texts = [path.read_text(encoding="utf-8") for path in pathlib.Path(kernels.__file__).parent.glob("*.py")]
+    files = pathlib.Path(kernels.__file__).parent.glob("*.py")
+    texts = [path.read_text(encoding="utf-8") for path in files if not path.stem.endswith("_hopper")]
     launched = {name for text in texts for name in re.findall(r"^@triton\.jit.*\ndef (\w+_kernel)\(", text, re.MULTILINE)}
     cases = [json.loads(line) for line in compilations[75].result().stdout.splitlines()]
     assert {name for case in cases for name in case["kernels"]} == launched

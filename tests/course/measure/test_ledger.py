@@ -231,24 +231,28 @@ def test_the_figures_of_the_last_section_are_the_recordings():
     ratios, others = [e.ours["median_s"] / fa3(e) for e in many], [portable(e) / fa3(e) for e in many]
     rates = [e.flop_rate / 1e12 for e in many][1:]
     stops = max(e.ours["flops"] / portable(e) / 1e12 for e in many)
-    (wide,), (many_heads, shared) = lost("forward", "fa4"), lost("backward", "fa4")
-    contiguous, (paged,), (few,) = lost("decode", "CUDNN"), lost("paged", "fa2"), lost("mla16", "fa3")
+    (forward_32, wide), (backward_32, shared) = lost("forward", "fa4"), lost("backward", "fa4")
+    contiguous, paged, (few,) = lost("decode", "CUDNN"), lost("paged", "fa2"), lost("mla16", "fa3")
     bits = [e.speed_up for e in found["bits"] if e.shape.n_q_heads == 128 and e.shape.head_dim_shared]
-    halves = [comparison.entry(Shape.mla(batch, 32, 8192), many[0].recording).peer_ratio() for batch in (16, 64)]
+    between = [
+        [comparison.entry(Shape.mla(batch, n, 8192), many[0].recording).peer_ratio() for n in (32, 64)] for batch in (16, 64)
+    ]
     words = (
         f"portable form takes {span(map(slower, many))} times as long",
         f"a ratio of {span(ratios)} where the portable form has {span(others)}",
         f"at {span(rates, 0)} TFLOP/s where it stops at {stops:.0f}",
         f"takes {span(map(slower, forward))} times as long forward, and {span(map(slower, backward))} times backward",
-        f"192/128: {wide:.2f} of FlashAttention-4's time and {forward[2].peer_ratio(backend='fa3'):.2f} of FlashInfer's",
-        f"128: {many_heads:.2f} of FlashAttention-4's time with 32 KV heads and {shared:.2f} with 8",
+        f"Forward: {forward_32:.2f} of FlashAttention-4's time with 32 KV heads, {wide:.2f} at 192/128, where FlashInfer's",
+        f"128: {backward_32:.2f} of FlashAttention-4's time with 32 KV heads and {shared:.2f} with 8",
         f"{min(contiguous) - 1:.0%} to {max(contiguous) - 1:.0%} to cuDNN in {len(contiguous)} of {len(found['decode'])} rows",
-        f"{paged - 1:.0%} to FlashInfer in 1 of {len(found['paged'])} rows",
+        f"{max(paged) - 1:.0%} to FlashInfer in {len(paged)} of {len(found['paged'])} rows",
         f"{few:.2f} of FlashInfer's time for 16 sequences of 8,192",
-        f"{halves[0]:.2f} of FlashInfer's time for 16 sequences of 8,192 tokens, though {halves[1]:.2f} for 64 of them",
+        f"32 and 64 heads, which are not among the rows above: {between[0][0]:.2f} of FlashInfer's time for 16 sequences",
+        f"though {between[1][0]:.2f} and {between[1][1]:.2f} for 64 of them",
         f"8 bits: {span(bits)} of the speed",
     )
     text = ledger.PAGE.read_text(encoding="utf-8").split("## What is lost, and why")[1]
+    assert f"{between[0][1]:.2f}" == f"{between[0][0]:.2f}" and f"{forward[2].peer_ratio(backend='fa3'):.2f}" == "1.00"
     assert [said for said in words if said not in text] == []
     losing = {name for name in found if any(e.result.startswith("loss") for e in found[name])}
     assert losing == {"decode", "paged", "mla16", "forward", "backward"}  # none goes without a line

@@ -19,6 +19,7 @@ from .measured_full_sequence import TOKENS, whole_sequence_speed
 HEADS = ((32, 32, 128), (32, 8, 128), (32, 1, 128), (16, 16, 192))
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384)
 COUNTED = {"q_len": 24, "kv_len": 40, "head_dim": 16}  # what the interpreter can do while a reader waits
+KEYS_OF_ALL_HEADS = 256  # gradients are counted with so many at least: with fewer programs, several would share a group
 
 
 def forward_lab() -> Lab:
@@ -102,6 +103,8 @@ def counted(direction: str, n_q_heads: int, n_kv_heads: int, *, causal: bool = T
     if kernels.MODE != "interpreter":
         return _text(f"{NO_GPU}, and counting needs Triton's interpreter (here: {kernels.MODE}).")
     q_len, kv_len, head_dim = COUNTED.values()
+    if direction == "backward":
+        kv_len = max(kv_len, KEYS_OF_ALL_HEADS // n_kv_heads)
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, n_q_heads, q_len, head_dim, generator=generator)
     k, v = torch.randn(2, 1, n_kv_heads, kv_len, head_dim, generator=generator)

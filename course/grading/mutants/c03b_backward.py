@@ -7,18 +7,14 @@ _FILE = "kernels/backward.py"
 
 MUTANTS = (
     Mutant(
-        name="dk-of-the-last-head",
+        name="dk-of-the-last-part",
         task=_TASK,
         file=_FILE,
-        old="            dk_acc, dk_tail, dv_acc, ks, ks_tail, vs, keys, start, unmasked, first,",
-        new="            zeros(BLOCK_N, WIDTHS.padded_head), zeros(BLOCK_N, WIDTHS.padded_tail), zeros(BLOCK_N, "
-        "WIDTHS.padded_v),\n"
-        "            ks, ks_tail, vs, keys, start, unmasked, first,",
-        story="Each query head of a group starts from nothing and the last one is what remains, so a shared key learns "
-        "from one of "
-        "its G readers. With one head a group it is right, and the old tests pass. Levanter's port to shared heads "
-        "lacked the sum "
-        "over the group in another way, and found it by its shapes.",
+        old="            out.copy_(parts.sum(2))",
+        new="            out.copy_(parts[:, :, -1])",
+        story="Of the programs that share a group the last one's partial is what remains, so a shared key learns from some of "
+        "its G readers only. With one head a group it is right, and the old tests pass. Levanter's port to shared heads lacked "
+        "the sum over the group in another way, and found it by its shapes.",
         source="marin-community/levanter pull request 449 (the missing sum); chapter 3b for the overwriting",
         given=True,
     ),
@@ -38,8 +34,8 @@ MUTANTS = (
         name="gradients-by-modulo",
         task=_TASK,
         file=_FILE,
-        old="        head = (kv_head * group_size + member).to(tl.int64)",
-        new="        head = (member * n_kv_heads + kv_head).to(tl.int64)",
+        old="        head = (part * members + member).to(tl.int64)",
+        new="        head = (part % splits * members + member) * (n_parts // splits) + kv_head",
         story="The forward pass lets neighbours share a KV head, the backward pass takes every H_kv-th head. A "
         "sparse-attention "
         "kernel disagreed with itself like this: its dK/dV kernel split the head's number by another count than the other two.",

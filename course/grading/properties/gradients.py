@@ -16,6 +16,8 @@ from .heads import inputs
 
 GROUPS = ((3, 1), (4, 2))
 """Query and KV heads. G > 1, or a gradient that the last head of a group overwrites is right; with H_kv = 1 any map is."""
+WHOLE = (16, 8)
+"""So many KV heads that without a GPU a program of the shipped kernel walks its whole group; with fewer, several share it."""
 
 QUERY_AXES = ("sequence", "query head", "query", "column")
 KEY_AXES = ("sequence", "KV head", "key", "column")
@@ -98,7 +100,7 @@ def group_sum(call, n: int = 1) -> Property:
 
     @named("sum over a group", "a KV head's gradient is the sum over the query heads that share it")
     def check(answer: Answer, draw: Draw) -> None:
-        for heads in draw.some(GROUPS, n):
+        for heads in (*draw.some(GROUPS, n), WHOLE):
             one = case(draw, heads, 7, 11)
             found = call(answer, one)
             dk = found[-2] if isinstance(found, tuple | list) and len(found) >= 2 else None

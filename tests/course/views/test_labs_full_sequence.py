@@ -39,7 +39,7 @@ def test_the_backward_count_has_a_program_for_each_head_that_owns_keys():
     rows = re.findall(r"left'>([^<]+)</td><td>([\d,]+)</td><td>([\d,]+)<", said)
     (_, summed, few), (_, partial, many) = rows
     assert int(partial.replace(",", "")) == 2 * int(summed.replace(",", ""))
-    assert int(many.replace(",", "")) == 2 * int(few.replace(",", "")) == 2 * 2 * 40 * 32 * 4
+    assert int(many.replace(",", "")) == 2 * int(few.replace(",", "")) == 2 * 2 * 128 * 32 * 4
 
 
 @pytest.mark.skipif(kernels.MODE != "interpreter", reason="stands in for a GPU with the interpreter")

@@ -114,6 +114,6 @@ def test_with_a_gpu_the_lab_measures_and_offers_the_run(paged, recorded, monkeyp
     before = screen.value
     button.click()
     status, saved = controls(lab.widget, labs_paging.widgets.HTML)
-    assert "paged_decode 1000.0" in status.value and screen.value != before
+    assert "paged_decode/page 64 1000.0" in status.value and screen.value != before
     run = json.loads(base64.b64decode(re.search(r"base64,([^']+)'", saved.value)[1]))
     assert [r["page_size"] for r in run["rows"]] == [None, 64] and run["provenance"]["gpu"] == "Tesla T4"

@@ -6,10 +6,15 @@ And the order of tests and how they are spread over processes.
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import kernels
+
+# How fast a machine draws and runs examples says nothing about what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Files that take long come first: one at the end would keep one process busy while the others have nothing left to do.
 FIRST = ("tests/kernels/test_tiles.py", "tests/kernels/", "notebooks/")

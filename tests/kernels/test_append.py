@@ -111,7 +111,7 @@ layouts = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batch=st.integers(1, 3), q_len=st.sampled_from([None, 1, 2, 8, 11]), n_kv_heads=st.integers(1, 3),
     head_dim_qk=st.integers(1, 40), head_dim_v=st.integers(1, 40), capacity=st.integers(0, 12),
@@ -146,7 +146,7 @@ def test_keys_and_values(
     same_memory(*functions, memory, *new, seq_lens=seq_lens, **options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batch=st.integers(1, 3), q_len=st.sampled_from([None, 1, 3]), latent_dim=st.integers(1, 50), rope_dim=st.integers(1, 20),
     capacity=st.integers(0, 12), page_size=st.sampled_from([None, 1, 3, 16]), packed=st.booleans(), **layouts,

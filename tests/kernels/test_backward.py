@@ -287,7 +287,7 @@ def test_offsets_beyond_two_to_the_31(random, device, axis):
         assert torch.equal(a, b)
 
 
-@settings(max_examples=40 if COMPILED else 4, deadline=None)
+@settings(max_examples=40 if COMPILED else 4)
 @given(
     st.integers(1, 2), st.integers(1, 2), st.integers(1, 3), st.integers(1, 30), st.integers(8, 50),
     st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(DTYPES), st.integers(0, 2**31),

@@ -141,7 +141,7 @@ def test_offsets_beyond_two_to_the_31(random, device, axis):
     assert_same(kernels.decode(q, far, far, num_splits=1), kernels.decode(q, near, near, num_splits=1))
 
 
-@settings(max_examples=30 if COMPILED else 10, deadline=None)
+@settings(max_examples=30 if COMPILED else 10)
 @given(
     st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 3), st.integers(0, 150),
     st.integers(1, 70), st.integers(1, 70), st.integers(1, 4), st.sampled_from(DTYPES), st.integers(0, 2**31),

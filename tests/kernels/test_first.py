@@ -81,7 +81,7 @@ def test_a_copy_requests_every_element_once():
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.integers(1, 5), columns=st.integers(1, 300), size=st.sampled_from([0.1, 1.0, 30.0]),
     hidden=st.sampled_from([0.0, 0.3, 0.95]), layout=st.sampled_from(["rows", "columns", "sliced", "expanded"]),

@@ -132,7 +132,7 @@ def test_offsets_beyond_two_to_the_31(random, device, axis):
         assert torch.equal(a, b)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 40), st.integers(1, 90),
     st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(DTYPES), st.integers(0, 2**31),

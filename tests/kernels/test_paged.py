@@ -188,7 +188,7 @@ def test_nothing_to_attend_to(random, device, batch, n_pages, max_pages):
     assert out.shape == (batch, 4, 16) and (out == 0).all() and (lse == -torch.inf).all()
 
 
-@settings(max_examples=30 if COMPILED else 10, deadline=None)
+@settings(max_examples=30 if COMPILED else 10)
 @given(
     st.integers(1, 3), st.integers(1, 2), st.integers(1, 9), st.integers(1, 4), st.integers(0, 120), st.integers(1, 70),
     st.integers(1, 70), st.integers(1, 70), st.integers(1, 2), st.sampled_from(DTYPES), st.integers(0, 2**31),

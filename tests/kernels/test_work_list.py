@@ -45,7 +45,7 @@ def pieces_of(work, lengths):
     return pieces
 
 
-@settings(max_examples=60 if COMPILED else 40, deadline=None)
+@settings(max_examples=60 if COMPILED else 40)
 @given(
     lengths=st.one_of(
         st.lists(st.integers(0, 3000), min_size=1, max_size=200),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from course.layers import GQALayer, MLALayer, PageAllocator, load_deepseek, load_llama, mha_to_gqa, pool_kv_heads
@@ -19,7 +19,6 @@ PREFIX = "model.layers.3.self_attn."
 # --- fewer KV heads
 
 
-@settings(deadline=None)
 @given(
     n_kv_heads=st.integers(1, 5),
     group=st.integers(1, 5),

@@ -84,7 +84,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 TestAllocator = AllocatorMachine.TestCase
-TestAllocator.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAllocator.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_by_hand():

@@ -4,19 +4,17 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from course.layers import rotate, rotation, to_halves, to_interleaved
 from tests.course.layers.plain import turned
 
 PAIRINGS = ("interleaved", "halves")
-RELAXED = settings(deadline=None)
 SEEDS = st.integers(0, 2**16)
 WIDTHS = st.integers(1, 40).map(lambda pairs: 2 * pairs)
 
 
-@RELAXED
 @given(
     width=WIDTHS,
     base=st.sampled_from([2.0, 100.0, 1e4, 5e5]),
@@ -45,7 +43,6 @@ def test_by_hand():
     assert rotate(x, still, turn, pairing="halves").tolist() == [1.0, -4.0, 3.0, 2.0]
 
 
-@RELAXED
 @given(
     width=WIDTHS,
     pairing=st.sampled_from(PAIRINGS),
@@ -67,7 +64,6 @@ def test_a_score_knows_only_the_distance(width, pairing, t, j, shift, seed):
     assert score(j, j).item() == pytest.approx((q @ k).item(), abs=1e-9)
 
 
-@RELAXED
 @given(width=WIDTHS, dim=st.integers(-3, 2), seed=SEEDS)
 def test_conversions_are_inverse_and_keep_the_rotation(width, dim, seed):
     torch.manual_seed(seed)

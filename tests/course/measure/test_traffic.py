@@ -77,7 +77,7 @@ def test_the_result_is_kept_and_right():
     torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 70), stride=st.integers(0, 3), block=st.sampled_from([8, 16, 32]))
 def test_masked_and_strided_loads(n, stride, block):
     counted = measure.count_traffic(copy, torch.randn(max(1, n * stride)), n, stride, block)

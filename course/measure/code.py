@@ -34,8 +34,7 @@ def sha256(folder: Path) -> str:
 def statements(source: str) -> str:
     """The text without comments, docstrings, blank lines and spaces at the ends of lines."""
     lines = source.splitlines()
-    for first, last in reversed(_comments_and_docstrings(source)):
-        (row, column), (last_row, last_column) = first, last
+    for (row, column), (last_row, last_column) in reversed(_comments_and_docstrings(source)):
         lines[row - 1 : last_row] = [lines[row - 1][:column] + lines[last_row - 1][last_column:]]
     return "\n".join(line.rstrip() for line in lines if line.strip())
 

@@ -70,6 +70,7 @@ def test_a_file_more_or_by_another_name_shows(tmp_path):
     (tmp_path / "b.py").write_text("")
     two = code.sha256(tmp_path)
     (tmp_path / "a.py").rename(tmp_path / "c.py")
-    assert len({one, two, code.sha256(tmp_path)}) == 3
+    renamed = code.sha256(tmp_path)
+    assert len({one, two, renamed}) == 3
     (tmp_path / "notes.md").write_text("x")
-    assert code.sha256(tmp_path) == code.sha256(tmp_path)
+    assert code.sha256(tmp_path) == renamed

@@ -16,6 +16,7 @@ As there, blocks go from right to left, so that what has to be masked comes firs
 tokens, which not every new token sees. As in `mla_hopper.py`, what lies wholly beyond a sequence is not read, and of the block
 in which it ends, the dead values are cleared before they are multiplied: weight 0 times NaN would be NaN. A program may walk
 over several sequences (a share of `work_list.py`). Where rows are 64 or fewer, the second consumer only gives buffers back.
+A chunk of a prompt, few tokens over many cached ones, comes here from `forward.py`.
 
 (Rows as in Ainslie et al. 2023, section 2.2; the warps and their schedule: FlashAttention-3, Shah et al. 2024, section 3.)
 """
@@ -385,7 +386,7 @@ def faster(
         and group_size * q_len >= MANY_ROWS
         and head_dim_qk == head_dim_v == HEAD_DIM
         and itemsize == 2
-        and query_box(group_size)[1] >= 8
+        and math.prod(query_box(group_size)) >= 8
         and box_rows(page_size or 0, TILE.block_n) >= 8
     )
 

@@ -7,14 +7,18 @@ head still loads every key it needs. (Dao et al. 2022 and Dao 2023, the forward 
 
 import torch
 
-from . import backward, checks, forward_hopper, reference
+from . import backward, checks, decode_hopper, forward_hopper, reference
 from ._mode import MODE, device_of, launching, tl, to_kernel, triton
 from ._operation import operation
 from .attend import Cache, attend, layout_of, load_contiguous, load_queries, store_states
-from .hopper import describable
+from .decode import launch as launch_decode
+from .hopper import available, describable
 from .online_softmax import LOG2_E
-from .plan import ceil_div
+from .plan import ceil_div, head_tiles
 from .tiles import forward_tile, split_width
+
+# Splits are worth their merge from so many keys on, and from so many keys times splits. Measured on an H200.
+MANY_KEYS, MANY_SPLIT_KEYS = 1024, 16384
 
 
 @triton.jit
@@ -90,6 +94,23 @@ def describe(tensor: torch.Tensor, rows: int, columns: int):
     return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], [1, 1, rows, columns])
 
 
+def few_programs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether a causal call is better done as the decode step that it is: new tokens over a cache that holds their keys.
+
+    With a program for each query head and tile of rows, few new tokens of few sequences leave most of a GPU idle. The kernel of
+    `decode_hopper.py` takes the rows of a whole group into one tile, and its launch cuts the keys into splits.
+    """
+    batch, n_q_heads, q_len, head_dim_qk = q.shape
+    n_kv_heads, kv_len, head_dim_v = v.shape[1:]
+    device = device_of(q)
+    if not available(q, k, v):
+        return False
+    step = n_q_heads // n_kv_heads, q_len, head_dim_qk, head_dim_v, q.element_size(), device
+    row_tiles = batch * head_tiles(n_q_heads, n_kv_heads, block_h=decode_hopper.TILE.rows, q_len=q_len)
+    splits = device.sm_count // max(1, row_tiles)
+    return splits > 1 and kv_len >= max(MANY_KEYS, MANY_SPLIT_KEYS // splits) and decode_hopper.faster(*step)
+
+
 @operation("attention")
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, allow_tf32: bool
@@ -99,6 +120,11 @@ def _attention(
     device = device_of(q)
     checks.runnable(q.dtype, device.capability)
     out_dtype = q.dtype
+    if causal and few_programs(q, k, v):
+        states = launch_decode(
+            "contiguous", q.transpose(1, 2), None, k, None, v, *[None] * 7, scale, None, False, allow_tf32
+        )  # fmt: skip
+        return tuple(state.transpose(1, 2).contiguous() for state in states)
     q, k, v = to_kernel(q, k, v)
     out = q.new_empty(batch, n_q_heads, q_len, head_dim_v)
     lse = q.new_empty(batch, n_q_heads, q_len, dtype=torch.float32)
@@ -154,9 +180,9 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale * q kᵀ) v for whole sequences: MHA, GQA, MQA and MLA's expanded form. Differentiable.
 
-    Hopper GPUs have forms of their own for the usual widths, `forward_hopper.py` and `backward_hopper.py`. There gradients are
-    added up in any order, so that they may differ in their last bits from one call to the next, unless
-    ``torch.use_deterministic_algorithms`` is set.
+    Hopper GPUs have forms of their own for the usual widths, `forward_hopper.py` and `backward_hopper.py`, and do a chunk of
+    few tokens over many keys as a decode step. There gradients are added up in any order, so that they may differ in their last
+    bits from one call to the next, unless ``torch.use_deterministic_algorithms`` is set.
 
     Args:
         q: [B, Hq, M, Dqk].  k: [B, Hkv, N, Dqk].  v: [B, Hkv, N, Dv]. Hkv divides Hq, query head h reads KV head

@@ -91,6 +91,11 @@ class Workload:
     words: str
 
 
+def _other_lengths(direction: str) -> list[Shape]:
+    known = plans.prefill_workloads(direction, DTYPE)
+    return [shape for shape in plans.length_workloads(direction, DTYPE) if shape not in known]
+
+
 WORKLOADS = {
     "decode": Workload(
         "Decode, contiguous cache", "decode", "memory", plans.decode_workloads(DTYPE),
@@ -127,6 +132,18 @@ WORKLOADS = {
     "backward": Workload(
         "Whole sequences, backward", "prefill", "arithmetic", plans.prefill_workloads("backward", DTYPE),
         "The gradients alone; five products where the forward pass has two.",
+    ),
+    "forward_lengths": Workload(
+        "Forward, other lengths", "prefill", "arithmetic", _other_lengths("forward"),
+        "16,384 tokens in all, in sequences of 512 to 16,384, causal or not.",
+    ),
+    "backward_lengths": Workload(
+        "Backward, other lengths", "prefill", "arithmetic", _other_lengths("backward"),
+        "16,384 tokens in all, in sequences of 1,024 to 4,096.",
+    ),
+    "chunks": Workload(
+        "A chunk of a prompt", "prefill", "arithmetic", plans.chunk_workloads(DTYPE),
+        "M new tokens over a cache that holds 8,192 with theirs.",
     ),
     "bits": Workload(
         "A cache in 8 bits", "fp8", "bits", [s for s in plans.fp8(DTYPE).by_shape if s.cache_dtype],
@@ -208,5 +225,7 @@ GOALS = (
     Goal("GQA cache in 8 bits, 0.5 GB in 16: 1.8 times as fast", "bits", attrgetter("speed_up"), 1.8, True, _large_gqa),
     Goal("Forward, width 128: 1.10 times as fast as cuDNN", "forward", CUDNN, 0.91, only=_wide(128)),
     Goal("Forward, 192/128: 1.22 times as fast as cuDNN", "forward", CUDNN, 0.82, only=_wide(192)),
+    Goal("Forward, other lengths: 1.05 times as fast as cuDNN", "forward_lengths", CUDNN, 0.95),
     Goal("Backward: 1.05 times as fast as cuDNN", "backward", CUDNN, 0.95),
+    Goal("Backward, other lengths: 1.05 times as fast as cuDNN", "backward_lengths", CUDNN, 0.95),
 )

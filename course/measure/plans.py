@@ -166,6 +166,26 @@ def prefill_workloads(direction: str, dtype: str) -> list[Shape]:
     return [whole(2, q, kv, 8192, head_dim_qk=width, dtype=dtype, direction=direction) for q, kv, width in sizes]
 
 
+def length_workloads(direction: str, dtype: str) -> list[Shape]:
+    """The same number of tokens in shorter and longer sequences; the forward pass with and without a mask."""
+
+    def of(context_len: int, *sizes: int, **more) -> Shape:
+        return whole(16384 // context_len, *sizes, context_len, dtype=dtype, direction=direction, **more)
+
+    if direction == "backward":
+        return [of(context_len, 32, 8) for context_len in (1024, 2048, 4096)]
+    return [
+        shape
+        for n in (512, 1024, 2048, 4096, 8192, 16384)
+        for shape in (of(n, 32, 8), of(n, 32, 8, causal=False), of(n, 32, 32), of(n, 16, 16, head_dim_qk=192))
+    ]
+
+
+def chunk_workloads(dtype: str) -> list[Shape]:
+    """A chunk of a prompt over what is cached already."""
+    return [whole(2, 32, 8, 8192, q_len=q_len, dtype=dtype) for q_len in (16, 32, 64, 256, 1024, 4096)]
+
+
 def token_workloads(dtype: str) -> list[Shape]:
     sizes = (1, 32768), (16, 8192), (64, 8192)
     return [Shape(batch, 32, 8, n, q_len=q_len, dtype=dtype) for q_len in range(1, 9) for batch, n in sizes]
@@ -260,21 +280,17 @@ def prefill(dtype: str) -> Plan:
         points += [*against(shape, *everybody), flash_attn(shape)]
         if shape.group_size > 1:
             points += [Point(replace(shape, direction="forward"), "flex"), Point(shape, "flex"), partial_sums(shape)]
-    for context_len in (512, 1024, 2048, 4096, 8192, 16384):
-        batch = 16384 // context_len
-        for causal in (True, False):
-            points += against(whole(batch, 32, 8, context_len, causal=causal, dtype=dtype), "FLASH", "CUDNN")
-        points.append(flash_attn(whole(batch, 32, 8, context_len, dtype=dtype)))
-        points += against(whole(batch, 32, 32, context_len, dtype=dtype), "FLASH", "CUDNN")
-        points += against(whole(batch, 16, 16, context_len, head_dim_qk=192, dtype=dtype), "CUDNN")
-    for context_len in (1024, 2048, 4096):
-        shape = whole(16384 // context_len, 32, 8, context_len, direction="backward", dtype=dtype)
+    for shape in length_workloads("forward", dtype):
+        points += against(shape, *(("CUDNN",) if shape.head_dim_qk == 192 else ("FLASH", "CUDNN")))
+        if shape.causal and shape.group_size > 1:
+            points.append(flash_attn(shape))
+    for shape in length_workloads("backward", dtype):
         points += [*against(shape, "FLASH", "CUDNN"), flash_attn(shape), partial_sums(shape)]
     for n_kv_heads in (1, 2, 16):  # partial gradients grow with the group
         shape = whole(2, 32, n_kv_heads, 8192, direction="backward", dtype=dtype)
         points += [ours(shape), portable(shape), partial_sums(shape)]
-    for q_len in (64, 256, 1024, 4096):  # a chunk of a prompt over what is cached already
-        points += against(whole(2, 32, 8, 8192, q_len=q_len, dtype=dtype), "FLASH", "CUDNN")
+    for shape in chunk_workloads(dtype):
+        points += against(shape, "FLASH", "CUDNN")
     return _plan("prefill", points, limits=MATMULS)
 
 

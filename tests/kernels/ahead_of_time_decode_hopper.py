@@ -30,7 +30,7 @@ def decode_on(kind, out, group_size, page, work_list):
 
 # What is read from, what is written, the group size, the page size, and whether a work list says who does what.
 CASES = {
-    "whole": ("bf16", "bf16", 32, 0, False),
+    "whole, a head for itself": ("bf16", "bf16", 1, 0, False),
     "split, page 64, groups of 96": ("fp16", "fp32", 96, 64, False),
     "work list, page 16": ("bf16", "fp32", 16, 16, True),
 }

@@ -27,7 +27,7 @@ INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 def descriptor(kind, *block):
     """The type of a tensor descriptor, as ``hopper.describe`` makes it."""
     bits = 32 if kind in ("fp32", "i32") else 16
-    swizzle = min(128, block[-1] * bits // 8) if len(block) > 1 and block[-2] > 1 else 0
+    swizzle = min(128, block[-1] * bits // 8) if max(block[:-1], default=1) > 1 else 0
     layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=bits, rank=len(block))
     return f"tensordesc<{kind}[{', '.join(map(str, block))}],{layout!r}>"
 

@@ -53,6 +53,8 @@ def test_machine_code():
     ("changed", "taken"),
     [
         ({}, True), ({"group_size": 128, "q_len": 1}, True), ({"group_size": 48}, True), ({"group_size": 4}, False),
+        ({"group_size": 4, "q_len": 9}, True),
+        ({"group_size": 2, "q_len": 17}, True), ({"group_size": 1, "q_len": 33}, True), ({"group_size": 12}, False),
         ({"group_size": 100, "q_len": 1}, False), ({"q_len": 1}, False), ({"head_dim_qk": 192}, False),
         ({"head_dim_v": 64}, False),
         ({"itemsize": 1}, False), ({"itemsize": 4}, False), ({"page_size": 8}, True), ({"page_size": 48}, True),
@@ -84,8 +86,8 @@ def test_how_it_is_planned():
 
 def test_boxes():
     """Queries of a consumer: several new tokens of a small group, a part of a large one, or a few heads at a time."""
-    assert [decode_hopper.query_box(n) for n in (8, 16, 32, 64, 128, 192, 96, 48, 40, 12)] == [
-        (8, 8), (4, 16), (2, 32), (1, 64), (1, 64), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4)
+    assert [decode_hopper.query_box(n) for n in (8, 16, 32, 64, 128, 192, 96, 48, 40, 12, 4, 1, 7)] == [
+        (8, 8), (4, 16), (2, 32), (1, 64), (1, 64), (1, 64), (1, 32), (1, 16), (1, 8), (1, 4), (16, 4), (64, 1), (1, 1)
     ]  # fmt: skip
     assert [hopper.box_rows(n, 128) for n in (0, 8, 16, 48, 64, 128, 256, 192)] == [128, 8, 16, 16, 64, 128, 128, 64]
 

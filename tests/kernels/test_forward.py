@@ -1,6 +1,7 @@
 """Full-sequence attention against its definition: shapes, widths, dtypes, strides, masks, errors."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -64,6 +65,43 @@ def test_widths_that_are_no_power_of_two(random, head_dim_qk, head_dim_v, q_len,
         tensor.copy_(random(*tensor.shape))
     compare(q, k, v, True)
     assert all(torch.isnan(w[..., -24:]).all() for w in wide)
+
+
+@pytest.mark.skipif(kernels.MODE == "reference", reason="the definition has no programs")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("n_q_heads", "n_kv_heads", "q_len", "kv_len"),
+    [(5, 1, 1, 70), (4, 2, 9, 200), (2, 2, 33, 131), (3, 1, 20, 20), (2, 1, 41, 9)],
+)
+def test_a_decode_step_is_the_same_call(random, monkeypatch, n_q_heads, n_kv_heads, q_len, kv_len, dtype):
+    """More new tokens than `decode` takes, and more than there are keys; heads and tokens change places and change back."""
+    monkeypatch.setattr(sys.modules["kernels.forward"], "few_programs", lambda *_: True)
+    q, k, v = (random(2, h, n, 32, dtype=dtype) for h, n in ((n_q_heads, q_len), (n_kv_heads, kv_len), (n_kv_heads, kv_len)))
+    out, lse = compare(q, k, v, causal=True)
+    assert out.is_contiguous() and lse.is_contiguous()  # as tracing expects them
+
+
+@pytest.mark.parametrize(
+    ("shape", "few"),
+    [
+        ((2, 32, 8, 64, 8192), True), ((1, 32, 8, 256, 8192), True), ((1, 32, 1, 2, 1024), True), ((2, 32, 32, 64, 8192), True),
+        ((4, 32, 8, 65, 99999), False), ((1, 32, 8, 273, 99999), False),  # programs enough
+        ((2, 32, 8, 64, 4095), False), ((2, 32, 8, 16, 2048), True), ((1, 32, 1, 16, 1023), False),  # few keys for the splits
+        ((2, 32, 8, 8, 8192), False), ((1, 60, 5, 64, 8192), False),  # rows, and their groups
+    ],
+    ids=str,
+)  # fmt: skip
+def test_few_programs(monkeypatch, shape, few):
+    """On a Hopper GPU alone, and where its kernel for many rows can run: 33 rows a KV head, copies of 8 and more."""
+    forward = sys.modules["kernels.forward"]
+    batch, n_q_heads, n_kv_heads, q_len, kv_len = shape
+    tensors = [torch.empty(batch, h, n, 128, device="meta", dtype=torch.float16) for h, n in (
+        (n_q_heads, q_len), (n_kv_heads, kv_len), (n_kv_heads, kv_len)
+    )]  # fmt: skip
+    monkeypatch.setattr(forward, "device_of", lambda _: kernels.Device((9, 0), 132, 227 * 1024))
+    for available in (True, False):
+        monkeypatch.setattr(forward, "available", lambda *_, available=available: available)
+        assert forward.few_programs(*tensors) == (few and available)
 
 
 def test_causal_is_aligned_bottom_right(device):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import backward_hopper, forward_hopper, hopper
+from kernels import backward_hopper, decode_hopper, forward_hopper, hopper
 from kernels._mode import launching
 from kernels.backward import attention_backward
 from kernels.backward_hopper import scale_kernel
@@ -183,6 +183,26 @@ def test_gradients(random, shape, head_dim_qk, causal):
         d_lse = random(*q.shape[:3])
         assert backward_hopper.faster(q, k, v, d_out) == (shape[3] > backward_hopper.FEW_QUERIES)
         compare_gradients(q, k, v, d_out, d_lse, causal)
+
+
+@on_hopper
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 32, 8, 64, 4096), (1, 32, 8, 77, 3333), (1, 8, 4, 65, 1500), (1, 64, 8, 60, 4097), (2, 16, 4, 100, 5000),
+     (1, 32, 1, 5, 1030), (1, 8, 2, 300, 2825), (1, 1, 1, 1280, 1270), (2, 16, 16, 90, 4100)],
+    ids=str,
+)  # fmt: skip
+def test_few_programs_become_a_decode_step(random, monkeypatch, shape):
+    """Groups of 1, 2, 4, 8 and 32 heads; the gradients take the results as they are."""
+    steps, launch = [], decode_hopper.launch
+    monkeypatch.setattr(decode_hopper, "launch", lambda *arguments: (steps.append(1), launch(*arguments)))
+    for dtype, packed in zip(HALVES, (False, True), strict=True):
+        q, k, v = tensors_of(random, *shape, 128, dtype, packed)
+        compare_attention(q, k, v, True)
+        assert len(steps) == 1
+        compare_attention(q, k, v, False)
+        assert steps.pop() and not steps
+    compare_gradients(q, k, v, random(*q.shape, dtype=dtype), random(*q.shape[:3]), True)
 
 
 @on_hopper

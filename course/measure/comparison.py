@@ -16,6 +16,7 @@ PEERS = {
     "flex": "FlexAttention",
     "flashinfer": "FlashInfer",
     "flash_attn": "FlashAttention",
+    "flash_mla": "FlashMLA",
 }
 
 
@@ -107,7 +108,7 @@ WORKLOADS = {
     ),
     "mla16": Workload(
         "MLA, 16 heads", "mla", "memory", plans.mla_workloads(16, DTYPE),
-        "Absorbed decode over records of 512 + 64. FlashInfer reads the same cache as pages of 64.",
+        "Absorbed decode over records of 512 + 64. FlashInfer and FlashMLA read the same cache as pages of 64.",
     ),
     "mla128": Workload(
         "MLA, 128 heads", "mla", "arithmetic", plans.mla_workloads(128, DTYPE),

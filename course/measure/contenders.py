@@ -30,6 +30,7 @@ Answer = tuple[tuple[torch.Tensor, ...], torch.Tensor | None]
 Call = Callable[[], Answer]
 Contender = Callable[[Inputs], Call]
 
+OWN_PAGE = 64  # what a library that reads only pages gets a contiguous cache as
 BACKENDS = {
     "FLASH": SDPBackend.FLASH_ATTENTION,
     "CUDNN": SDPBackend.CUDNN_ATTENTION,
@@ -282,7 +283,43 @@ def flash_attn(point: Point) -> Contender:
     return contender
 
 
-PEERS = {"sdpa": sdpa, "repeat_sdpa": sdpa, "flex": flex, "flashinfer": flashinfer, "flash_attn": flash_attn}
+def flash_mla(point: Point) -> Contender:
+    """FlashMLA's kernel for absorbed decode on Hopper, if SGLang's package of kernels is there, which brings it as a wheel.
+
+    It reads pages of 64 tokens, the latent and the rotary part of a token side by side: ours are copied so, once. Which part
+    of the batch goes to which program it writes into a tensor, once a step.
+    """
+    from sgl_kernel.flash_mla import flash_mla_with_kvcache, get_mla_metadata
+
+    shape = point.shape
+    options = {"softmax_scale": shape.scale, "causal": shape.q_len > 1}
+
+    def contender(x: Inputs) -> Call:
+        suffix = "_pages" if shape.page_size else ""
+        q = torch.cat([x["q_latent"], x["q_rope"]], -1).reshape(shape.batch, shape.q_len, shape.n_q_heads, -1)
+        cache = torch.cat([x[f"latent{suffix}"], x[f"k_rope{suffix}"]], -1)  # [pages, tokens, 576], or [B, N, 576]
+        if shape.page_size:
+            pages, lengths = x["block_table"], x["seq_lens"]
+        else:
+            cache = cache.unflatten(1, (-1, OWN_PAGE)).flatten(0, 1)
+            pages = torch.arange(len(cache), dtype=torch.int32, device=q.device).reshape(shape.batch, -1)
+            lengths = torch.tensor(shape.seq_lens, dtype=torch.int32, device=q.device)
+        cache = cache.unsqueeze(2)
+        plan = get_mla_metadata(lengths, shape.q_len * shape.n_q_heads, 1)
+        asked = q, cache, pages, lengths, shape.head_dim_v, *plan
+        return lambda: ((flash_mla_with_kvcache(*asked, **options)[0].transpose(1, 2),), None)
+
+    return contender
+
+
+PEERS = {
+    "sdpa": sdpa,
+    "repeat_sdpa": sdpa,
+    "flex": flex,
+    "flashinfer": flashinfer,
+    "flash_attn": flash_attn,
+    "flash_mla": flash_mla,
+}
 FORMS = {"copy_heads": copy_heads, "matmul": matmul}  # what people write, to learn from; no peer
 CONTENDERS = PEERS | FORMS | {"partials_then_sum": partial_sums, "attention_steps": with_steps_undone}
 

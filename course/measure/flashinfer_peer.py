@@ -8,10 +8,8 @@ import flashinfer
 import flashinfer.mla
 import torch
 
-from .contenders import Answer, Call, Contender, Inputs
+from .contenders import OWN_PAGE, Answer, Call, Contender, Inputs
 from .shapes import Point, Shape
-
-OWN_PAGE = 64  # what FlashInfer gets a contiguous cache as
 
 
 def _workspace(device: torch.device) -> torch.Tensor:

@@ -108,6 +108,11 @@ def flash_attn(shape: Shape) -> Point:
     return Point(shape, "flash_attn", "fa4")
 
 
+def latent_peers(shape: Shape) -> list[Point]:
+    """Who else has a kernel for absorbed MLA, of 16 bits and for Hopper."""
+    return [*flashinfer(shape, "fa3"), Point(shape, "flash_mla")]
+
+
 def peers(shape: Shape) -> list[Point]:
     """What PyTorch offers for a decode step over a contiguous cache, and our full-sequence kernel at one query."""
     points = [Point(shape, "attention")]
@@ -245,19 +250,19 @@ def paged(dtype: str) -> Plan:
 
 
 def mla(dtype: str) -> Plan:
-    """Absorbed MLA: 16 and 128 heads against FlashInfer, contiguous and paged; heads across the ridge; context; splits."""
+    """Absorbed MLA: 16 and 128 heads against FlashInfer and FlashMLA, contiguous and paged; more heads; context; splits."""
     points: list[Point] = []
     for n_heads in (128, 16):
         for shape in mla_workloads(n_heads, dtype):
             pages = replace(shape, page_size=64)
-            points += [ours(shape), *flashinfer(shape, "fa2", "fa3")]
+            points += [ours(shape), *flashinfer(shape, "fa2"), *latent_peers(shape)]
             points += [ours(pages), with_work_list(pages), ours(replace(shape, page_size=16)), portable(shape), portable(pages)]
     for shape in ragged_mla_workloads(dtype):
-        points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2", "fa3")]
+        points += [ours(shape), with_work_list(shape), *flashinfer(shape, "fa2"), *latent_peers(shape)]
     for n_heads in (16, 32, 64, 96, 128):
         for batch, context_len in ((16, 8192), (64, 8192), (1, 131072)):
             shape = Shape.mla(batch, n_heads, context_len, dtype=dtype)
-            points += [ours(shape), portable(shape), *flashinfer(shape, "fa3")]
+            points += [ours(shape), portable(shape), *latent_peers(shape)]
     for n_heads in (16, 128):
         for batch in (1, 16, 64):
             points += [ours(Shape.mla(batch, n_heads, n, dtype=dtype)) for n in (512, 2048, 8192, 32768)]

@@ -356,7 +356,12 @@ def provenance(device: torch.device) -> dict:
         "kernels_sha256": kernels_sha256(),
         "method": METHOD,
         "plan_sha256": None,
-        "peers": {"FlashInfer": _flashinfer_version(), "FlashAttention": _flash_attn_version(), "cuDNN": _cudnn_version()},
+        "peers": {
+            "FlashInfer": _flashinfer_version(),
+            "FlashAttention": _package_version("flash-attn-4"),
+            "FlashMLA of sglang-kernel": _package_version("sglang-kernel"),
+            "cuDNN": _cudnn_version(),
+        },
     }
 
 
@@ -368,10 +373,10 @@ def _flashinfer_version() -> str | None:
         return None
 
 
-def _flash_attn_version() -> str | None:
-    """Of the package that 'fa4' comes in; its module does not know it."""
+def _package_version(name: str) -> str | None:
+    """Of a package whose modules need not be imported for it, or do not know it."""
     try:
-        return importlib.metadata.version("flash-attn-4")
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -106,7 +106,8 @@ CHOICES = {
     "operation": (
         *("decode", "paged_decode", "mla_decode", "paged_mla_decode", "attention", "partials_then_sum"),
         *("portable_decode", "portable_mla_decode", "portable_paged_mla_decode", "portable_attention"),
-        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "flash_attn", "copy_heads", "matmul", "attention_steps"),
+        *("sdpa", "repeat_sdpa", "flex", "flashinfer", "flash_attn", "flash_mla"),
+        *("copy_heads", "matmul", "attention_steps"),
     ),
     "backend": (
         *(None, "FLASH", "CUDNN", "EFFICIENT", "MATH", "fa2", "fa3", "fa4", "CUDA cores"),

@@ -134,11 +134,11 @@ class Point:
     """One row of a recording before it is measured.
 
     ``operation``: a function of `kernels`, or a peer: 'sdpa' (PyTorch's, grouped), 'repeat_sdpa' (heads copied first), 'flex',
-    'flashinfer', 'flash_attn'; or what people write themselves: 'matmul' (two products and a softmax), 'copy_heads' (the
-    copies alone). 'portable_attention' is our function kept from the kernels for Hopper, and likewise for the others;
-    'attention_steps' has steps of its kernel for Hopper undone. ``backend`` names the peer's own variant, what becomes of the
-    heads of a group, or which steps are done (`steps.VARIANTS`). ``num_splits`` None leaves the choice to the kernel,
-    ``work_list`` cuts the batch into equal shares instead.
+    'flashinfer', 'flash_attn', 'flash_mla'; or what people write themselves: 'matmul' (two products and a softmax),
+    'copy_heads' (the copies alone). 'portable_attention' is our function kept from the kernels for Hopper, and likewise for
+    the others; 'attention_steps' has steps of its kernel for Hopper undone. ``backend`` names the peer's own variant, what
+    becomes of the heads of a group, or which steps are done (`steps.VARIANTS`). ``num_splits`` None leaves the choice to the
+    kernel, ``work_list`` cuts the batch into equal shares instead.
     """
 
     shape: Shape

@@ -1,5 +1,5 @@
-"""course.measure.contenders: how each is asked. FlashInfer and FlashAttention are played by modules that take their
-arguments literally."""
+"""course.measure.contenders: how each is asked. FlashInfer, FlashAttention and FlashMLA are played by modules that take
+their arguments literally."""
 
 import importlib
 import sys
@@ -175,7 +175,54 @@ def test_flash_attention_is_asked_the_same_question(monkeypatch, shape):
 
 
 @pytest.mark.parametrize(
-    ("library", "operation", "backend"), [("flashinfer", "flashinfer", "fa2"), ("flash_attn", "flash_attn", "fa4")]
+    "shape",
+    [
+        replace(LATENT, page_size=64),
+        replace(LATENT, page_size=64, batch=3, context_len=200, lengths="ragged"),
+        LATENT,
+        replace(LATENT, q_len=2),
+        replace(LATENT, page_size=64, q_len=2),
+    ],
+    ids=str,
+)
+def test_flash_mla_is_asked_the_same_question(monkeypatch, shape):
+    planned = []
+
+    def get_mla_metadata(lengths, rows_of_a_kv_head, n_kv_heads):
+        assert lengths.dtype == torch.int32 and lengths.tolist() == shape.seq_lens
+        assert (rows_of_a_kv_head, n_kv_heads) == (shape.q_len * shape.n_q_heads, 1)
+        planned.append(("programs", "parts"))
+        return planned[-1]
+
+    def flash_mla_with_kvcache(q, cache, table, lengths, head_dim_v, programs, parts, *, softmax_scale, causal):
+        """q [B, M, Hq, 24], cache [pages, 64, 1, 24] -> [B, M, Hq, 16] and the log-sum-exp."""
+        assert (programs, parts) == planned[-1] and table.dtype == torch.int32
+        assert q.shape == (shape.batch, shape.q_len, shape.n_q_heads, 24) and cache.shape[1:] == (64, 1, 24)
+        out = []
+        for b, n in enumerate(lengths.tolist()):
+            keys = cache[table[b].long()].flatten(0, 1)[:n]
+            out.append(attend(q[b], keys, keys[..., :head_dim_v], causal, softmax_scale))
+        return torch.stack(out), None
+
+    package = types.ModuleType("sgl_kernel")
+    package.flash_mla = types.ModuleType("sgl_kernel.flash_mla")
+    package.flash_mla.get_mla_metadata = get_mla_metadata
+    package.flash_mla.flash_mla_with_kvcache = flash_mla_with_kvcache
+    monkeypatch.setitem(sys.modules, "sgl_kernel", package)
+    monkeypatch.setitem(sys.modules, "sgl_kernel.flash_mla", package.flash_mla)
+    bench = Bench(shape, DEVICE, 0)
+    errors, reason = bench.check(Point(shape, "flash_mla"))
+    assert reason is None
+    assert errors["error"]["relative_l2"] < 8e-3
+    (call,) = calls_of(Point(shape, "flash_mla"), bench.inputs[:1])
+    before = len(planned)
+    call()
+    assert len(planned) == before  # what serves all layers of a step is not timed
+
+
+@pytest.mark.parametrize(
+    ("library", "operation", "backend"),
+    [("flashinfer", "flashinfer", "fa2"), ("flash_attn", "flash_attn", "fa4"), ("sgl_kernel", "flash_mla", None)],
 )
 def test_without_a_library_the_error_names_it(monkeypatch, library, operation, backend):
     monkeypatch.setitem(sys.modules, library, None)

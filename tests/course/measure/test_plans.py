@@ -87,6 +87,9 @@ def test_the_other_plans_hold_what_chapters_draw():
     for size in (16, 64):
         assert Point(Shape.mla(64, 128, 8192, page_size=size), "paged_mla_decode") in mla.points
     assert Point(Shape.mla(1, 128, 131072), "mla_decode", num_splits=1) in mla.points
+    # FlashMLA reads pages of 64: a contiguous cache can be handed over as such, pages of another size cannot.
+    fa3, flash_mla = ({p.shape for p in mla.points if name in (p.operation, p.backend)} for name in ("fa3", "flash_mla"))
+    assert flash_mla == fa3 and {s.page_size for s in flash_mla} == {None, 64}
     lengths = {(s.context_len, s.causal) for s in prefill.by_shape if s.direction == "forward" and s.q_len == s.context_len}
     assert lengths == {(n, causal) for n in (512, 1024, 2048, 4096, 8192, 16384) for causal in (True, False)}
     assert {s.batch * s.context_len for s in prefill.by_shape if s.q_len == s.context_len} == {16384}

@@ -83,7 +83,7 @@ def test_pip_would_replace_nothing_in_colab(tmp_path, image):
 
 # Names of modules whose package is called otherwise, and what is used only where it is installed.
 PACKAGES = {"PIL": "pillow"}
-OPTIONAL = {"triton", "torch", "flashinfer", "flash_attn", "vl_convert"}
+OPTIONAL = {"triton", "torch", "flashinfer", "flash_attn", "sgl_kernel", "vl_convert"}
 
 
 def test_colab_has_whatever_else_the_notebooks_import():

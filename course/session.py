@@ -11,11 +11,16 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from . import interpreter
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def our_kernels():
-    """The course's package ``kernels``. ImportError where the name means another package (there is one on PyPI)."""
+    """The course's package ``kernels``, and Triton's interpreter, where it runs them, without what it does for nothing.
+
+    ImportError where the name means another package (there is one on PyPI).
+    """
     with warnings.catch_warnings():
         if "ipykernel" in sys.modules:  # the summary says that Triton is missing, once
             warnings.filterwarnings("ignore", "Triton is not installed")
@@ -27,6 +32,8 @@ def our_kernels():
             f"`import kernels` found another package of that name, in {place and Path(place).parent}. The course's own has "
             "to be imported first: restart the kernel and run the first cell of the notebook before any other."
         )
+    if kernels.MODE == "interpreter":
+        interpreter.patch_once()
     return kernels
 
 

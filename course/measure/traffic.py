@@ -30,9 +30,9 @@ def interpreter_hooks(
     """Call ``launch(kernel, arguments)``, ``load(addresses, mask)``, ``done(programs)`` for every interpreted launch.
 
     The arguments are the ones whose addresses the kernel sees: the interpreter works on copies in host memory, and a
-    tensor that is there already is its own copy. This is the only place of the project that touches Triton's private
-    names; they are put back on the way out, after an error too. Raises ``kernels.Unsupported`` outside the interpreter
-    and ``RuntimeError`` when a count is already running.
+    tensor that is there already is its own copy. Beside ``course.interpreter`` this is the only place of the project that
+    touches Triton's private names; they are put back on the way out, after an error too. Raises ``kernels.Unsupported``
+    outside the interpreter and ``RuntimeError`` when a count is already running.
     """
     global _active
     if kernels.MODE != "interpreter":

@@ -1,6 +1,6 @@
 """Imports ``kernels`` before any test module can import Triton, so that Triton starts in the mode this machine needs.
 
-And the order of tests and how they are spread over processes.
+And the order of tests, how they are spread over processes, and the threads of each.
 """
 
 import os
@@ -9,8 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many processes as cores run tests, and each starts more. Threads of one would wait for cores that another has.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import kernels
+from course.session import our_kernels
+
+kernels = our_kernels()
 
 # How fast a machine draws and runs examples says nothing about what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,7 @@
 """What every explorer is made of: the chart with its html, expressions that write numbers, controls, layers, legends."""
 
 import base64
+import functools
 import html
 import json
 import os
@@ -81,9 +82,14 @@ class Explorer:
     expected: Callable[..., list[dict]] = field(repr=False)
     sentence_of: Callable[..., str] = field(repr=False)
 
+    @functools.cached_property
+    def _written(self) -> str:
+        """The chart as Altair writes it, which takes long: all of it is checked against the schema."""
+        return json.dumps(self.chart.to_dict())
+
     def spec(self, width: int | str = "container") -> dict:
         """The Vega-Lite specification at a width in pixels, or following its container."""
-        spec = self.chart.to_dict() | {"width": width, "description": self.alt}
+        spec = json.loads(self._written) | {"width": width, "description": self.alt}
         # What the sentence is wrapped to. Not the signal `width`: that shrinks to the plot only after a first layout, which
         # would then have made room for too few lines. It is named so that a resized window is noticed.
         room = "isFinite(containerSize()[0]) ? containerSize()[0] + 0 * width : 320" if width == "container" else str(width)

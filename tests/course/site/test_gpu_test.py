@@ -36,6 +36,7 @@ def test_without_jupyter_the_notebooks_are_left_out_and_named(monkeypatch):
 
 @pytest.mark.parametrize("second", [True, False])
 def test_report_has_every_run_and_the_status_is_the_worst(gpu, monkeypatch, tmp_path, capsys, second):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # these tests need no plugin, and all of them start slowly
     for name, passes in (("one", True), ("two", second)):
         (tmp_path / f"test_{name}.py").write_text(TESTS.format(passes))
     here = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}"]  # otherwise names begin where this file and the course part

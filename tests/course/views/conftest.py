@@ -16,14 +16,19 @@ def recorded():
     return recorded_module
 
 
+@pytest.fixture(scope="session")
+def other_kinds():
+    """The synthetic recordings of other kinds than decode steps; making them takes longer than most tests."""
+    return {"prefill": recorded_module.full_sequence_recording(), "mla": recorded_module.mla_recording()}
+
+
 @pytest.fixture
-def with_recording(recorded, monkeypatch):
+def with_recording(recorded, other_kinds, monkeypatch):
     """The synthetic recordings, found where recordings are looked for; the one of decode steps is returned."""
     from course import measure
 
-    made, whole = recorded.recording(), recorded.full_sequence_recording()
-    by_kind = {"prefill": whole, "mla": recorded.mla_recording()}
-    monkeypatch.setattr(measure, "recordings", lambda gpu=None, kind="decode", **_: [by_kind.get(kind, made)])
+    made = recorded.recording()
+    monkeypatch.setattr(measure, "recordings", lambda gpu=None, kind="decode", **_: [other_kinds.get(kind, made)])
     return made
 
 

@@ -3,8 +3,8 @@
 What changes against `backward.py`: one walk instead of two. A program owns 128 keys, 64 for each of two consumer warpgroups,
 and walks over the queries of its group that see them. dK and dV stay in registers, as there. dQ, which sums over keys, is added
 up in global memory in float32, by the copy engine: a consumer stages its part of 64 rows in shared memory, and one instruction
-adds it. Programs add to the same rows in any order, so dQ is not the same bits every time; where that is asked for
-(``torch.use_deterministic_algorithms``) the two kernels of `backward.py` run.
+adds it. A last kernel scales the sums and rounds them. Programs add to the same rows in any order, so dQ is not the same bits
+every time; where that is asked for (``torch.use_deterministic_algorithms``) the two kernels of `backward.py` run.
 
 Everything is the transpose of the forward pass: Sᵀ = K Qᵀ has keys for rows, so Pᵀ and dSᵀ are, in the registers where they are
 computed, already the left operands of dV += Pᵀ dO and dK += dSᵀ Q. Only dQ = dS K needs the keys of both consumers: each puts
@@ -125,6 +125,12 @@ def own_tile(sizes):
 
 
 @gluon.jit
+def key_blocks(sizes):
+    """Blocks of HALF keys of a sequence, whole tiles of two."""
+    return (sizes.kv_len + 2 * HALF - 1) // (2 * HALF) * 2
+
+
+@gluon.jit
 def row_blocks(tile, sizes, CAUSAL: gl.constexpr):
     """The first and the end of the blocks of rows that see a tile of keys, and the padding before the first row."""
     stop = (sizes.q_len + ROWS - 1) // ROWS
@@ -192,38 +198,51 @@ def issue_dq(shared, turn, zero, k, FIRST: gl.constexpr):
 
 @gluon.jit
 def add(total, shared, tile, place, PART: gl.constexpr):
-    """Add a float32 tile to the sums in global memory, when the copy engine has read what was staged before."""
+    """Add [ROWS, HALF], float32, to tile ``place`` of the sums in global memory, when what was staged before has been read.
+
+    Its numbers lie there in the order in which the threads hold them, and ``scale_kernel`` puts them in rows. In rows here,
+    pairs of a thread's 2 numbers would meet in the same banks of shared memory, for the copy engine's swizzle moves 16 bytes:
+    the products read nearly all that shared memory can give, and would wait.
+    """
     tma.store_wait(0)
-    shared.sums.index(PART).reshape([ROWS, HALF]).store(tile)
+    # A row is (warp, half, row of 8), a column (block of 8, thread, number): a thread has both halves' numbers, 4 together.
+    pieces = gl.permute(gl.reshape(tile, [4, 2, 8, 8, 4, 2]), (3, 0, 2, 4, 1, 5))
+    shared.sums.index(PART).store(gl.reshape(pieces, total.block_shape))
     fence_async_shared()
-    tma_add(total, place, shared.sums.index(PART).reshape(total.block_shape))
+    tma_add(total, [place * total.block_shape[0], 0], shared.sums.index(PART))
 
 
 @gluon.jit
-def add_tail(dq_total, shared, row, turn, zero, PART: gl.constexpr):
+def add_tail(dq_total, shared, place, turn, zero, PART: gl.constexpr):
     """The last columns of dQ of a turn, which the consumers compute by turns."""
     if (turn + PART) & 1 == 0:
         dq = warpgroup_mma_wait(0, deps=[issue_dq(shared, turn, zero, shared.k_tail, 0)])
-        add(dq_total, shared, dq, [row, 2 * HALF], PART)
+        add(dq_total, shared, dq, place * 3 + 2, PART)
 
 
 @gluon.jit
-def put(out, total, place, tile, first, shared, sizes, PART: gl.constexpr, SPLIT: gl.constexpr):
-    """dK or dV of this consumer's keys, from the row and column in ``first`` on: the result, or with SPLIT a summand of it."""
+def put(
+    out, total, buffer, tile, first, shared, sizes, WIDTH: gl.constexpr, PART: gl.constexpr, SPLIT: gl.constexpr
+):  # fmt: skip
+    """dK or dV of this consumer's keys, from the row and column in ``first`` on: the result, or with SPLIT a summand of it.
+
+    WIDTH are the columns of the whole, ``tile`` may have fewer.
+    """
     sequence, part, row, column = first
     kv_head = part // sizes.splits
     if SPLIT:
         head = sequence * (sizes.n_parts // sizes.splits) + kv_head
+        place = (head * key_blocks(sizes) + row // HALF) * (WIDTH // HALF) + column // HALF
         if tile.shape[1] == HALF:
-            add(total, shared, tile, [head, row, column], PART)
+            add(total, shared, tile, place, PART)
         else:
             left, right = gl.split(gl.permute(gl.reshape(tile, [HALF, 2, HALF]), (0, 2, 1)))
-            add(total, shared, left, [head, row, column], PART)
-            add(total, shared, right, [head, row, column + HALF], PART)
+            add(total, shared, left, place, PART)
+            add(total, shared, right, place + 1, PART)
     else:
-        staged = place.index(PART)
+        staged = buffer.index(PART)
         tma.store_wait(0)
-        staged.reshape([HALF, tile.shape[1]]).store(tile.to(place.dtype))
+        staged.reshape([HALF, tile.shape[1]]).store(tile.to(buffer.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(out, [sequence, kv_head, row, column], staged)
 
@@ -283,7 +302,7 @@ def hand_over(shared, ds, turn, PART: gl.constexpr):
 
 @gluon.jit
 def take_rows(
-    dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv,
+    dq_total, shared, seen, block, before, turn, scale_log2, dk, dv,
     PART: gl.constexpr, MASKED: gl.constexpr, FIRST: gl.constexpr, CAUSAL: gl.constexpr, SCORES: gl.constexpr,
 ):  # fmt: skip
     """One turn of the loop: what a block of rows adds to dk and dv, and the dQ of the turn before."""
@@ -310,7 +329,7 @@ def take_rows(
         dv, dk_head = warpgroup_mma_wait(0, deps=[dv, dk_head])
     else:
         dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
-        add(dq_total, shared, dq, [row_before, PART * HALF], PART)
+        add(dq_total, shared, dq, before * 2 + PART, PART)
         dk_head = warpgroup_mma_wait(0, deps=[dk_head])
     arrive_named(EMPTY + slot, ALL)
     return (dk_head,), dv
@@ -318,7 +337,7 @@ def take_rows(
 
 @gluon.jit
 def take_wide_rows(
-    dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv,
+    dq_total, shared, seen, block, before, turn, scale_log2, dk, dv,
     PART: gl.constexpr, MASKED: gl.constexpr, FIRST: gl.constexpr, CAUSAL: gl.constexpr, SCORES: gl.constexpr,
 ):  # fmt: skip
     """``take_rows`` with a tail: one float32 tile at a time beside dk and dv. Of Pᵀ and dSᵀ the 16-bit pairs stay."""
@@ -347,8 +366,8 @@ def take_wide_rows(
         dk_head, dk_tail = warpgroup_mma_wait(2, deps=[dk_head, dk_tail])
         arrive_named(EMPTY + slot, ALL)
         dq = warpgroup_mma_wait(0, deps=[dq])
-        add(dq_total, shared, dq, [row_before, PART * HALF], PART)
-        add_tail(dq_total, shared, row_before, turn - 1, zero, PART)
+        add(dq_total, shared, dq, before * 3 + PART, PART)
+        add_tail(dq_total, shared, before, turn - 1, zero, PART)
     # Its place is free: the other consumer passed dS of the turn before only when it had used that of the turn before that.
     hand_over(shared, unpack(ds, dtype, SCORES), turn, PART)
     return (dk_head, dk_tail), dv
@@ -358,6 +377,7 @@ def take_wide_rows(
 def consumer(outputs, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl.constexpr, SPLIT: gl.constexpr):
     """Keys PART * HALF, … of the tile."""
     HEAD: gl.constexpr = shared.q.type.shape[4]
+    WIDTH: gl.constexpr = HEAD if shared.q_tail is None else HEAD + HALF
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     take: gl.constexpr = take_rows if shared.q_tail is None else take_wide_rows
@@ -380,38 +400,38 @@ def consumer(outputs, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl.
     dk, dv = take(outputs.dq_total, shared, seen, start, 0, 0, scale_log2, dk, dv, PART, True, True, CAUSAL, SCORES)
     turn = 1
     begin = start + 1
-    first_row = (sequence * sizes.n_parts + part) * sizes.members * stop * ROWS  # of the head, as ``dq_total`` counts them
-    row_before = first_row + start * ROWS
+    first_block = (sequence * sizes.n_parts + part) * sizes.members * stop  # of the head, as ``dq_total`` counts them
+    before = first_block + start
     for _ in range(sizes.members):
         for block in range(begin, unmasked):
             dk, dv = take(
-                outputs.dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv, PART, True, False, CAUSAL, SCORES
+                outputs.dq_total, shared, seen, block, before, turn, scale_log2, dk, dv, PART, True, False, CAUSAL, SCORES
             )
             turn += 1
-            row_before = first_row + block * ROWS
+            before = first_block + block
         for block in range(gl.maximum(begin, unmasked), stop):
             dk, dv = take(
-                outputs.dq_total, shared, seen, block, row_before, turn, scale_log2, dk, dv, PART, False, False, CAUSAL, SCORES
+                outputs.dq_total, shared, seen, block, before, turn, scale_log2, dk, dv, PART, False, False, CAUSAL, SCORES
             )
             turn += 1
-            row_before = first_row + block * ROWS
+            before = first_block + block
         begin = start
-        first_row += stop * ROWS
+        first_block += stop
     zero = gl.full([ROWS, HALF], 0.0, gl.float32, layout=SCORES)
     dq = warpgroup_mma_wait(0, deps=[issue_dq(shared, turn - 1, zero, shared.k, 2 * PART)])
-    add(outputs.dq_total, shared, dq, [row_before, PART * HALF], PART)
+    add(outputs.dq_total, shared, dq, before * (WIDTH // HALF) + PART, PART)
     if shared.q_tail is not None:
-        add_tail(outputs.dq_total, shared, row_before, turn - 1, zero, PART)
+        add_tail(outputs.dq_total, shared, before, turn - 1, zero, PART)
 
     # This consumer's values are used up, and both consumers' queries: dV and dK leave through their places.
     row = (2 * tile + PART) * HALF
     scale = scale_log2 * LN_2
     place = [sequence, part, row, 0]
-    put(outputs.dv, outputs.dv_total, shared.v, dv, place, shared, sizes, PART, SPLIT)
-    put(outputs.dk, outputs.dk_total, shared.v, dk[0] * scale, place, shared, sizes, PART, SPLIT)
+    put(outputs.dv, outputs.dv_total, shared.v, dv, place, shared, sizes, HEAD, PART, SPLIT)
+    put(outputs.dk, outputs.dk_total, shared.v, dk[0] * scale, place, shared, sizes, WIDTH, PART, SPLIT)
     if shared.q_tail is not None:
         place = [sequence, part, row, HEAD]
-        put(outputs.dk_tail, outputs.dk_total, shared.q_tail, dk[1] * scale, place, shared, sizes, PART, SPLIT)
+        put(outputs.dk_tail, outputs.dk_total, shared.q_tail, dk[1] * scale, place, shared, sizes, WIDTH, PART, SPLIT)
     tma.store_wait(0)
 
 
@@ -466,18 +486,21 @@ def gradients_kernel(
     )
 
 
-@triton.jit(do_not_specialize=["pitch", "q_len", "all_rows"])
-def scale_kernel(total, out, scale, pitch, q_len, all_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """out [B, Hq, q_len of all_rows, WIDTH] = scale * total [B * Hq * pitch, WIDTH], less the padding in front of each head.
+@triton.jit(do_not_specialize=["blocks", "padding", "rows", "all_rows"])
+def scale_kernel(total, out, scale, blocks, padding, rows, all_rows, WIDTH: tl.constexpr):
+    """out [heads, rows of all_rows, WIDTH] = scale * total, which has so many ``blocks`` of 64 rows for a head.
 
-    One program for BLOCK elements, which divide those of a head.
+    The first ``padding`` rows are left out, and those behind so many ``rows``. One program for a tile of 64 rows and 64
+    columns, whose numbers lie as ``add`` put them.
     """
-    blocks = pitch * WIDTH // BLOCK
-    head = (tl.program_id(0) // blocks).to(tl.int64)
-    at = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    padding = (pitch - q_len) * WIDTH
-    sums = tl.load(total + head * pitch * WIDTH + at)
-    tl.store(out + head * all_rows * WIDTH + (at - padding), (sums * scale).to(out.dtype.element_ty), mask=at >= padding)
+    block = tl.program_id(0) // (WIDTH // 64)
+    columns = tl.program_id(0) % (WIDTH // 64) * 64 + tl.arange(0, 64)
+    head = (block // blocks).to(tl.int64)
+    row = block % blocks * 64 + tl.arange(0, 64) - padding
+    sums = tl.load(total + tl.program_id(0).to(tl.int64) * 4096 + tl.arange(0, 4096))
+    sums = tl.reshape(tl.permute(tl.reshape(sums, [8, 4, 8, 4, 2, 2]), [1, 4, 2, 0, 3, 5]), [64, 64])
+    place = out + (head * all_rows + row)[:, None] * WIDTH + columns[None, :]
+    tl.store(place, (sums * scale).to(out.dtype.element_ty), mask=((row >= 0) & (row < rows))[:, None])
 
 
 def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor) -> bool:
@@ -493,12 +516,12 @@ def faster(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tenso
 def group_splits(programs: int, group_size: int, sm_count: int) -> int:
     """How many programs share a group's query heads: the fewest that keep the SMs busy, a divisor of the group.
 
-    About two programs an SM, so that a long one and a short one can pair; eight, where a program walks more than four heads,
+    About two programs an SM, so that a long one and a short one can pair; eight, where a program walks more than seven heads,
     for then the last one is waited for longer than sharing costs. What is shared are float32 sums of
     B * Hkv * N * (Dqk + Dv) numbers, however many programs add to them.
     """
     for splits in (n for n in range(1, group_size) if group_size % n == 0):
-        wanted = 8 if group_size // splits > 4 else 1.9
+        wanted = 8 if group_size // splits > 7 else 1.9
         if programs * splits >= wanted * sm_count:
             return splits
     return group_size
@@ -526,23 +549,24 @@ def launch(
     n_tiles = ceil_div(kv_len, 128)
     splits = group_splits(heads * n_tiles, group_size, device_of(q).sm_count)
     parts = heads * splits
-    dq_total = terms.new_zeros(q.shape[0] * q.shape[1] * pitch, width)
+    # Sums lie in tiles of 64 rows and 64 columns, as ``add`` puts them: a line here is a sixteenth of one.
+    dq_total = terms.new_zeros(q.shape[0] * q.shape[1] * pitch * width // 256, 256)
     totals = []
     if splits > 1:
-        totals = [terms.new_zeros(heads, kv_len, out.shape[-1]) for out in (dk, dv)]
-        outs = (None, None, None, *(describe(total, 64, 64) for total in totals))
+        totals = [terms.new_zeros(heads * n_tiles * 128 * out.shape[-1] // 256, 256) for out in (dk, dv)]
+        outs = (None, None, None, *(describe(total, 16, 256, dense=True) for total in totals))
     else:
         outs = (describe(dk, 64, 128), describe(dk, 64, tail) if tail else None, describe(dv, 64, 128), None, None)
     checks.launchable(parts * n_tiles)
     with launching(q):
         gradients_kernel[(parts * n_tiles,)](
             describe(q, 64, 128), describe(q, 64, tail) if tail else None, describe(k, 64, 64), describe(v, 64, 128),
-            describe(d_out, 64, 128), describe(lse_log2, 64), describe(delta, 64), describe(dq_total, 64, 64),
+            describe(d_out, 64, 128), describe(lse_log2, 64), describe(delta, 64), describe(dq_total, 16, 256, dense=True),
             *outs, scale * LOG2_E, k.shape[1] * splits, parts, group_size // splits, splits, q_len, kv_len,
             section_parts(n_tiles), CAUSAL=causal, SPLIT=splits > 1, num_warps=4,
         )  # fmt: skip
-        scale_kernel[(dq_total.numel() // 4096,)](
-            dq_total, dq, scale, pitch, q_len, all_rows, WIDTH=width, BLOCK=4096, num_warps=8
-        )
-    for out, total in zip((dk, dv), totals, strict=splits > 1):
-        out.copy_(total.view_as(out))
+        summed = [(dq_total, dq, scale, pitch // 64, pitch - q_len, q_len, all_rows)]
+        if splits > 1:
+            summed += [(total, out, 1.0, 2 * n_tiles, 0, kv_len, kv_len) for total, out in zip(totals, (dk, dv), strict=True)]
+        for total, out, *sizes in summed:
+            scale_kernel[(total.numel() // 4096,)](total, out, *sizes, WIDTH=out.shape[-1], num_warps=4)

@@ -140,16 +140,16 @@ def _swizzled(columns: int, itemsize: int, rank: int, dense: bool):
     return gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=rank)
 
 
-def describe(tensor: torch.Tensor, *block: int):
+def describe(tensor: torch.Tensor, *block: int, dense: bool = False):
     """Descriptor by which the copy engine moves blocks of this tensor, ``block`` long along its last axes, 1 along the others.
 
-    Columns are swizzled in shared memory as the tensor cores want them. What lies outside the tensor reads 0, and is not
-    written.
+    Columns are swizzled in shared memory as the tensor cores want them, or lines lie there one after another (``dense``). What
+    lies outside the tensor reads 0, and is not written.
     """
     shape = [1] * (tensor.dim() - len(block)) + list(block)
     # The step along an axis of one entry is never taken, but has to look like one.
     strides = [stride if n > 1 else 16 for n, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)]
-    layout = _swizzled(block[-1], tensor.element_size(), len(shape), len(block) == 1)
+    layout = _swizzled(block[-1], tensor.element_size(), len(shape), dense or len(block) == 1)
     return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], shape, layout)
 
 

@@ -24,10 +24,10 @@ from kernels.hopper import gl
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 
 
-def descriptor(kind, *block):
+def descriptor(kind, *block, dense=False):
     """The type of a tensor descriptor, as ``hopper.describe`` makes it."""
     bits = 32 if kind in ("fp32", "i32") else 16
-    swizzle = min(128, block[-1] * bits // 8) if max(block[:-1], default=1) > 1 else 0
+    swizzle = 0 if dense or max(block[:-1], default=1) == 1 else min(128, block[-1] * bits // 8)
     layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=bits, rank=len(block))
     return f"tensordesc<{kind}[{', '.join(map(str, block))}],{layout!r}>"
 
@@ -105,10 +105,10 @@ def attention(kind, head_dim_qk, *, causal, counter, forward=forward_hopper):
 
 def gradients(kind, head_dim_qk, *, causal, split):
     integers = ("n_parts", "n_all_parts", "members", "splits", "q_len", "kv_len", "section")
-    tile, total = descriptor(kind, 1, 1, 64, 128), descriptor("fp32", 1, 64, 64)
+    tile, total = descriptor(kind, 1, 1, 64, 128), descriptor("fp32", 16, 256, dense=True)
     signature = {
         **dict.fromkeys(("q", "v", "d_out"), tile), "k": descriptor(kind, 1, 1, 64, 64),
-        **dict.fromkeys(("lse_log2", "delta"), descriptor("fp32", 1, 1, 64)), "dq_total": descriptor("fp32", 64, 64),
+        **dict.fromkeys(("lse_log2", "delta"), descriptor("fp32", 1, 1, 64)), "dq_total": total,
         **dict.fromkeys(("dk_total", "dv_total") if split else ("dk", "dv"), total if split else tile),
         "scale_log2": "fp32", **dict.fromkeys(integers, "i32"),
     }  # fmt: skip

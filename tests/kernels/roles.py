@@ -463,7 +463,7 @@ def run_gradients(package, s, *, seed: int) -> None:
         module.gradients_kernel(
             descriptor("q", 1, 1, 64, 128), descriptor("q tail", 1, 1, 64, tail) if tail else None,
             descriptor("k", 1, 1, 64, 64), descriptor("v", 1, 1, 64, 128), descriptor("d_out", 1, 1, 64, 128),
-            descriptor("lse", 1, 1, 64), descriptor("delta", 1, 1, 64), descriptor("dq", 64, 64),
+            descriptor("lse", 1, 1, 64), descriptor("delta", 1, 1, 64), descriptor("dq", 16, 256),
             descriptor("dk", 1, 1, 64, 128), descriptor("dk tail", 1, 1, 64, tail) if tail else None,
             descriptor("dv", 1, 1, 64, 128), None, None, Tensor(),
             *map(Number, (s.n_kv_heads, s.n_kv_heads, s.group_size, 1, s.q_len, s.context_len, 4)),
@@ -500,12 +500,13 @@ def expected_of_gradients(s) -> tuple[Counter, Counter]:
                     reads = [(k[part][0], q), (k[part][1], beside(q, 1)), (v, d_out), (d_out,), (q,)]
                     reads += [(ds[i], k[i][part]) for i in (0, 1)]
                     reads += [(("load", 0, head, block * 64),)] * 2
-                    output["dq", (head * stop + block) * 64, 64 * part] += 1
+                    first_sums = (head * stop + block) * (2 + wide)  # a tile of 64 columns each, in 16 lines
+                    output["dq", 16 * (first_sums + part), 0] += 1
                     if wide:
                         reads += [(k[part][2], q_tail), (q_tail,)]
                         if (n + part) % 2 == 0:
                             reads += [(ds[i], k[i][2]) for i in (0, 1)]
-                            output["dq", (head * stop + block) * 64, 128] += 1
+                            output["dq", 16 * (first_sums + 2), 0] += 1
                     for read in reads:
                         found[me, read] += 1
                 for name, column in (("dk", 0), ("dv", 0), *[("dk tail", 128)] * wide):

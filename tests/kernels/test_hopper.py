@@ -121,19 +121,25 @@ def test_heads_go_together(n_kv_heads, group_size, row_tiles, causal, heads):
 
 @pytest.mark.parametrize(
     ("programs", "group_size", "splits"),
-    [(1024, 4, 1), (512, 8, 2), (2048, 8, 1), (256, 4, 1), (128, 4, 2), (128, 32, 8), (8, 7, 7), (1, 1, 1)],
-)
+    [
+        (1024, 4, 1), (512, 8, 2), (2048, 8, 1), (256, 4, 1), (128, 4, 2), (128, 32, 8),
+        (8, 7, 7), (512, 7, 1), (1024, 5, 1), (128, 6, 2), (1, 1, 1),
+    ],
+)  # fmt: skip
 def test_a_group_is_shared_where_programs_are_few(programs, group_size, splits):
     assert backward_hopper.group_splits(programs, group_size, 132) == splits
 
 
 @pytest.mark.skipif(kernels.MODE == "reference", reason="needs Triton")
 def test_sums_are_scaled_without_their_padding(random):
-    total, out = random(6, 128, 192), random(2, 3, 110, 192, dtype=torch.float16)
+    sums, out = random(6, 128, 192), random(2, 3, 110, 192, dtype=torch.float16)
     wanted = out.clone()
-    wanted[:, :, 10:] = 0.3 * total.view(2, 3, 128, 192)[:, :, 28:]
+    wanted[:, :, 10:] = 0.3 * sums.view(2, 3, 128, 192)[:, :, 28:]
+    # Tiles of 64 rows and columns, and of each the 8 rows and 4 pairs of columns of a warp's threads inside the other parts.
+    tiles = sums.view(6, 2, 64, 3, 64).transpose(2, 3)
+    total = tiles.unflatten(-2, (4, 2, 8)).unflatten(-1, (8, 4, 2)).permute(0, 1, 2, 6, 3, 5, 7, 4, 8).contiguous()
     with launching(total):
-        scale_kernel[(6 * 128 * 192 // 4096,)](total, out[:, :, 10:], 0.3, 128, 100, 110, WIDTH=192, BLOCK=4096)
+        scale_kernel[(6 * 2 * 3,)](total, out[:, :, 10:], 0.3, 2, 28, 100, 110, WIDTH=192)
     torch.testing.assert_close(out, wanted)
 
 

@@ -387,9 +387,10 @@ def group_splits(programs: int, group_size: int, q_len: int, sm_count: int) -> i
     """How many of the programs for dK and dV share a group's query heads: the fewest that keep the SMs busy, a divisor of it.
 
     Under a causal mask programs are unequal: it takes eight an SM to even them out, and sixteen are worth it where rows are
-    many, for partials are a smaller part of the whole there. Where nearly as many come without sharing, that costs less.
+    many, for partials are a smaller part of the whole there; of few rows they are so large a part that they pay only where SMs
+    would idle. Where nearly as many come without sharing, that costs less.
     """
-    wanted = (16 if q_len > 2048 else 8) * sm_count
+    wanted = (16 if q_len > 2048 else 8 if q_len > 1024 else 2.5) * sm_count
     if 16 * programs >= 15 * wanted:
         return 1
     return next((n for n in range(2, group_size) if group_size % n == 0 and programs * n >= wanted), group_size)

@@ -317,8 +317,11 @@ def test_partials_then_sum_is_the_same_gradient(random, n_q_heads, n_kv_heads, c
 
 @pytest.mark.parametrize(
     ("programs", "group_size", "q_len", "splits"),
-    [(1024, 8, 2048, 1), (2048, 4, 8192, 1), (1024, 8, 8192, 4), (256, 32, 2048, 8), (8, 7, 100, 7), (1, 1, 1, 1)],
-)
+    [
+        (1024, 8, 2048, 1), (2048, 4, 8192, 1), (1024, 8, 8192, 4), (256, 32, 2048, 8),
+        (512, 4, 1024, 1), (128, 6, 1024, 3), (8, 7, 100, 7), (1, 1, 1, 1),
+    ],
+)  # fmt: skip
 def test_a_group_is_shared_where_programs_are_few(programs, group_size, q_len, splits):
     assert group_splits(programs, group_size, q_len, 132) == splits
 

@@ -4,13 +4,14 @@ Three things make a short kernel look faster or slower than it is, and each has 
 costs more than a small kernel runs, so the calls are captured in a CUDA graph and replayed. A buffer that is read again
 at once comes from the L2 cache, which no model sees (between two reads of one layer's cache it reads all other layers),
 so the calls go round over copies larger than the L2. And one number hides the spread, so a measurement is the median of
-many rounds with the 20th and 80th percentile beside it; contenders are measured in turn, round by round, so that a
-warming card touches all of them alike.
+many rounds with the 20th and 80th percentile beside it; contenders are measured round by round, each round in an order
+drawn anew, so that a warming card, and what ran just before, touch all of them alike.
 """
 
 import functools
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,9 +110,11 @@ def prepare(calls: Callable[[], object] | Sequence[Callable[[], object]], method
 
 
 def measure(samples: Sequence[Sample], seconds: float = 0.2, heat: float = 0.0) -> list[Timing]:
-    """Time the samples in turn, round by round; ``seconds`` is the time for each of them on average.
+    """Time the samples round by round; ``seconds`` is the time for each of them on average.
 
-    ``heat``: seconds of unmeasured rounds before, where a cool card would run at higher clocks than a busy one.
+    Each round has an order of its own: at the limit of its power a card is slower after a contender that draws much, and one
+    order for all would give each contender the same one before it. ``heat``: seconds of unmeasured rounds before, where a cool
+    card would run at higher clocks than a busy one.
     """
     if all(sample.method == "clock" for sample in samples):
         return _measure_clock(samples, seconds)
@@ -125,17 +128,16 @@ def measure(samples: Sequence[Sample], seconds: float = 0.2, heat: float = 0.0) 
             sample.run()
         torch.cuda.synchronize()
     # Nothing waits from here to the end: the GPU's queue stays full, and each interval holds one run and no idle time.
+    order = _order(len(samples), rounds)
     marks = [_mark()]
-    for _ in range(rounds):
-        for sample in samples:
-            sample.run()
-            marks.append(_mark())
+    for i in order:
+        samples[i].run()
+        marks.append(_mark())
     torch.cuda.synchronize()
-    intervals = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]
-    return [
-        Timing.of([interval / sample.calls for interval in intervals[i :: len(samples)]], sample.method)
-        for i, sample in enumerate(samples)
-    ]
+    taken: list[list[float]] = [[] for _ in samples]
+    for i, (before, after) in zip(order, itertools.pairwise(marks), strict=True):
+        taken[i].append(before.elapsed_time(after) / 1e3 / samples[i].calls)
+    return [Timing.of(times, sample.method) for times, sample in zip(taken, samples, strict=True)]
 
 
 def _refuse(kernel: str, arguments: dict) -> None:
@@ -152,6 +154,12 @@ def _run(calls: Sequence[Callable[[], object]]) -> None:
 
 def _rounds(paces: Sequence[float], seconds: float) -> int:
     return min(MAX_ROUNDS, max(MIN_ROUNDS, int(seconds * len(paces) / max(sum(paces), 1e-9))))
+
+
+def _order(samples: int, rounds: int) -> list[int]:
+    """Each sample once a round, in a random order, the same in every run."""
+    draw = random.Random(0)
+    return [i for _ in range(rounds) for i in draw.sample(range(samples), samples)]
 
 
 def _mark() -> torch.cuda.Event:
@@ -221,5 +229,7 @@ def _measure_clock(samples: Sequence[Sample], seconds: float) -> list[Timing]:
     for sample in samples:
         sample.run()
     rounds = _rounds([once(sample) for sample in samples], seconds)
-    taken = [[once(sample) / sample.calls for sample in samples] for _ in range(rounds)]
-    return [Timing.of(column, "clock") for column in zip(*taken, strict=True)]
+    taken: list[list[float]] = [[] for _ in samples]
+    for i in _order(len(samples), rounds):
+        taken[i].append(once(samples[i]) / samples[i].calls)
+    return [Timing.of(times, "clock") for times in taken]

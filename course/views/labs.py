@@ -288,7 +288,7 @@ def cache_lab() -> Lab:
         times = {}
         for n in lengths:
             status.value = _text(f"timing a prefix of {n:,} tokens …")
-            # In turn, round by round: what else the machine does then disturbs both alike.
+            # Round by round: what else the machine does then disturbs both alike.
             steps = [timing.prepare(lambda step=step, n=n: step(n)) for step in (layer.recomputed, layer.cached)]
             times[n] = timing.measure(steps, seconds=0.2)
         screen.value = _times_figure(times, where).png

@@ -87,7 +87,7 @@ def form_times(n_kv_heads: int, context_len: int) -> dict[str, float]:
         (out,), _ = call()
         if (out.squeeze(2).double() - wanted).abs().max() < 1e-4:
             samples[label] = timing.prepare(call)
-    # In turn, round by round: what else the machine does then disturbs all alike.
+    # Round by round: what else the machine does then disturbs all alike.
     found = timing.measure(list(samples.values()), SECONDS)
     return {label: t.median_s for label, t in zip(samples, found, strict=True)}
 

@@ -117,7 +117,9 @@ def steps_figure(recording, *, shape: Shape | None = None, name: str = "steps") 
     lines = [f"Speed of a causal forward pass ({name_of(shape)}, bfloat16), step by step."]
     alt = [f"A ladder of {len(labels)} rungs; the peak is {peak:.0f} TFLOP/s."]
     if found:
-        lines.append(f"Hollow marks and dotted lines: {recording.label}; the kernels in turn, round by round.")
+        lines.append(
+            f"Hollow marks and dotted lines: {recording.label}; the kernels round by round, each round in an order of its own."
+        )
         if not recording.current:
             lines.append("Recorded with an earlier version of the kernels.")
         if missing := [label for i, label in enumerate(labels) if i not in places]:
@@ -180,7 +182,7 @@ def steps_table(recording) -> Table:
     if any(found):
         told = [
             "Of a step: what the speed grows by when it is added to those above it, and what it falls by when it alone is "
-            f"undone. Causal, bfloat16; the kernels in turn, round by round, {recording.label}."
+            f"undone. Causal, bfloat16; the kernels round by round, each round in an order of its own, {recording.label}."
         ]
         told.append("In brackets: the share of a large matrix product's speed on a hot card." if product else "")
         told.append("" if recording.current else "Recorded with an earlier version of the kernels.")

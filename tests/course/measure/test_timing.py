@@ -75,7 +75,10 @@ def test_contenders_take_turns():
     samples = [timing.prepare(lambda i=i: seen.append(i)) for i in "abc"]
     seen.clear()
     results = timing.measure(samples, 0.01)
-    assert "".join(seen).endswith("abc" * results[0].rounds)
+    rounds = ["".join(seen[i : i + 3]) for i in range(len(seen) - 3 * results[0].rounds, len(seen), 3)]
+    assert all(sorted(one) == list("abc") for one in rounds)
+    assert len(set(rounds)) > 1  # nobody always follows the same one
+    assert {result.rounds for result in results} == {len(rounds)}
 
 
 def test_the_interpreter_is_never_timed():

@@ -14,9 +14,10 @@ product of the block before; the two consumers run apart, so that what one leave
 S and O are accumulators in registers, and P is the register operand of its product: scores never leave the registers. Blocks go
 from right to left: the one on the diagonal comes first, before the loop, and in the loop most tiles need no mask.
 
-A program is not one tile: as many programs as the GPU has SMs take tile after tile. Tiles with the most keys come first, and
-the next one is that which no program has drawn yet. The producer draws it, and loads its queries and first keys while the
-consumers finish the tile before. Heads go in sections, few enough that several programs want the same keys at the same time.
+A program is not one tile: as many programs as the GPU has SMs take tile after tile, and the producer asks for the first keys of
+the next before the last values of the one at hand. Tiles with the most keys come first, and the next one is that which no
+program has drawn yet. Heads go in sections, few enough that several programs want the same keys at the same time. Where rows
+are short and causal the order is fixed: long tiles in pairs with short ones, all of one length, so that nobody has to draw.
 
 Keys 128 wide leave room for the queries of two tiles, and the output leaves through those it was made of. Keys 192 wide leave
 room for one: there the output has a small buffer of its own, queries are given back before the last product of their tile, and
@@ -78,8 +79,8 @@ ONE: gl.constexpr = gl.constexpr(128 + 32)  # likewise, of what one consumer rea
 QUERY_BUFFERS = {(128, 128): 2, (192, 128): 1}
 # Up to so many queries the portable form is faster: it has a tile of 64 rows for them, and here one consumer would be idle.
 FEW_QUERIES = 64
-# Up to so many tiles a program, their order is fixed: a counter would have to be set to 0 first, a launch of its own.
-FEW_TILES = 4
+# Up to so many tiles a program their order is fixed, and with so many row tiles a head they go in pairs, see ``tile_order``.
+FEW_TILES, PAIRED_ROW_TILES = 4, range(7, 17)
 # KV heads that go together, and tiles: no less than either, see ``section_heads``.
 SECTION_HEADS, SECTION_TILES = 16, 256
 
@@ -100,7 +101,8 @@ class Shared(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of the whole launch. ``n_heads`` counts the query heads of all sequences, ``section`` of them go together."""
+    """Of the whole launch. ``n_heads`` counts the query heads of all sequences: the first ``n_paired`` of them go in pairs of
+    tiles, and then ``section`` together."""
 
     n_q_heads: int
     group_size: int
@@ -109,6 +111,7 @@ class Sizes(NamedTuple):
     n_heads: int
     n_tiles: int
     section: int
+    n_paired: int
 
 
 @gluon.jit
@@ -121,6 +124,48 @@ def key_blocks(row_tile, sizes, CAUSAL: gl.constexpr):
 
 
 # The producer
+# The order of tiles. These three compute with integers only, and run as Python too.
+
+
+@gluon.jit
+def place_of(turn, program, n_programs, n_paired):
+    """The place in the fixed order that a program takes in a turn.
+
+    Whole rounds of the first ``n_paired`` places are dealt two by two, all others one by one, back and forth: who had the
+    longest tile gets the shortest.
+    """
+    turns = n_paired // (2 * n_programs) * 2
+    if turn < turns:
+        place = 2 * (turn // 2 * n_programs + program) + turn % 2
+    else:
+        place = turn * n_programs + program + turn % 2 * (n_programs - 1 - 2 * program)
+    return place
+
+
+@gluon.jit
+def paired_tile(place, n_tiles):
+    """(tile, head) of a place, of heads whose tiles go in pairs: the longest and the shortest, the next and the last but one, …
+
+    An odd number of tiles leaves one over, the middle one. Every other head goes backwards, so that two middle ones meet.
+    """
+    head = place // n_tiles
+    i = place % n_tiles
+    i += head % 2 * (n_tiles - 1 - 2 * i)
+    return i // 2 + i % 2 * (n_tiles - 1 - i // 2 * 2), head
+
+
+@gluon.jit
+def row_tile_of(place, n_row_tiles, sizes):
+    """(row tile, head) of a place; the last row tile has the most keys."""
+    paired = sizes.n_paired * n_row_tiles
+    if place < paired:
+        tile, head = paired_tile(place, n_row_tiles)
+    else:
+        tile, head = tile_of(place - paired, n_row_tiles, sizes.n_heads - sizes.n_paired, sizes.section)
+        head += sizes.n_paired
+    return n_row_tiles - 1 - tile, head
+
+
 
 
 @gluon.jit
@@ -171,41 +216,59 @@ def announce(shared, turn, tile):
 
 
 @gluon.jit
+@gluon.jit
+def heads_of(head, sizes):
+    """(sequence, query head, KV head) of a query head of all sequences."""
+    sequence = head // sizes.n_q_heads
+    head = head % sizes.n_q_heads
+    return sequence, head, head // sizes.group_size
+
+
 def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constexpr):
     Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
     n_row_tiles = (sizes.q_len + 2 * ROWS - 1) // (2 * ROWS)
     n_programs = gl.num_programs(0)
-    index = gl.program_id(0)
+    n_paired = sizes.n_paired * n_row_tiles
+    program = gl.program_id(0)
     turn = 0  # tiles, and blocks of keys, that this program has begun: they name buffer and phase
     kv_turn = 0
-    while index < sizes.n_tiles:
-        # Drawn a whole tile before it is looked at, because the answer comes from the other end of the chip.
-        if counter is not None:
+    place = place_of(0, program, n_programs, n_paired) if counter is None else program
+    row_tile, tile_head = row_tile_of(place, n_row_tiles, sizes)
+    announce(shared, 0, tile_head.to(gl.int64) << 32 | row_tile)
+    sequence, head, kv_head = heads_of(tile_head, sizes)
+    last = key_blocks(row_tile, sizes, CAUSAL) - 1
+    load_k(k, k_tail, shared, 0, sequence, kv_head, last)
+    for part in gl.static_range(2):
+        load_q(q, q_tail, shared, 0, part, sequence, head, row_tile * 2 * ROWS)
+    while place < sizes.n_tiles:
+        # Which tile is next is asked a whole tile ahead: the counter answers from the other end of the chip.
+        if counter is None:
+            place = place_of(turn + 1, program, n_programs, n_paired)
+            if place < sizes.n_tiles:
+                row_tile, tile_head = row_tile_of(place, n_row_tiles, sizes)
+        else:
             ticket = draw(counter)
-        row_tile, head = tile_of(index, n_row_tiles, sizes.n_heads, sizes.section)
-        row_tile = n_row_tiles - 1 - row_tile
-        announce(shared, turn, head.to(gl.int64) << 32 | row_tile)
-        sequence = head // sizes.n_q_heads
-        head = head % sizes.n_q_heads
-        kv_head = head // sizes.group_size
-        last = key_blocks(row_tile, sizes, CAUSAL) - 1
-        if Q_BUFFERS > 1:
-            load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
-            load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
-        else:  # the one buffer of queries is the last to become empty
-            load_k(k, k_tail, shared, kv_turn, sequence, kv_head, last)
-            load_q(q, q_tail, shared, turn, 0, sequence, head, row_tile * 2 * ROWS)
-        load_q(q, q_tail, shared, turn, 1, sequence, head, row_tile * 2 * ROWS)
         for i in range(last):  # in the order of use: the next K before this V
             load_k(k, k_tail, shared, kv_turn + 1, sequence, kv_head, last - 1 - i)
             load_v(v, shared, kv_turn, sequence, kv_head, last - i)
             kv_turn += 1
-        load_v(v, shared, kv_turn, sequence, kv_head, 0)
-        kv_turn += 1
+        if counter is not None:
+            place = n_programs + drawn(ticket)
+            if place < sizes.n_tiles:
+                row_tile, tile_head = row_tile_of(place, n_row_tiles, sizes)
         turn += 1
-        # Without a counter it goes back and forth, so that who had the largest tile gets the smallest.
-        index = 2 * turn * n_programs - 1 - index if counter is None else n_programs + drawn(ticket)
-    announce(shared, turn, -1)
+        v_sequence = sequence
+        v_head = kv_head
+        sequence, head, kv_head = heads_of(tile_head, sizes)
+        last = key_blocks(row_tile, sizes, CAUSAL) - 1
+        announce(shared, turn, gl.where(place < sizes.n_tiles, tile_head.to(gl.int64) << 32 | row_tile, -1))
+        if place < sizes.n_tiles:
+            load_k(k, k_tail, shared, kv_turn + 1, sequence, kv_head, last)
+        load_v(v, shared, kv_turn, v_sequence, v_head, 0)
+        kv_turn += 1
+        if place < sizes.n_tiles:  # after the values, because it waits for the tile before to be over
+            for part in gl.static_range(2):
+                load_q(q, q_tail, shared, turn, part, sequence, head, row_tile * 2 * ROWS)
     # A program must not end with a named barrier half full. By now the consumers know that there is no next tile.
     for back in gl.static_range(1, BUFFERS + 1):
         if kv_turn >= back:
@@ -404,10 +467,10 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "section"])
+@gluon.jit(do_not_specialize=["n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "n_paired", "section"])
 def attention_kernel(
     q, q_tail, k, k_tail, v, out, lse, counter, scale_log2,
-    n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section,
+    n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, n_paired, section,
     CAUSAL: gl.constexpr, Q_BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """q [B, Hq, M, Dqk], k [B, Hkv, N, Dqk], v [B, Hkv, N, Dv] -> out [B * Hq, M, Dv], lse [B, Hq, M].
@@ -440,7 +503,7 @@ def attention_kernel(
         mbarrier.init(shared.k_full.index(i), count=1)
         mbarrier.init(shared.v_full.index(i), count=1)
     fence_async_shared()
-    sizes = Sizes(n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section)
+    sizes = Sizes(n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, n_paired, section)
     gl.warp_specialize(
         [
             (consumer, (out, lse, shared, sizes, scale_log2, 0, CAUSAL)),
@@ -482,18 +545,54 @@ def launch(
     n_heads = batch * n_q_heads
     buffers = QUERY_BUFFERS[head_dim_qk, head_dim_v]
     columns = COLUMNS.value if buffers == 1 else head_dim_v
+def paired_heads(n_heads: int, row_tiles: int, programs: int) -> int:
+    """Heads, an even number, whose tiles go in pairs in the fixed order.
+
+    Programs take whole rounds of pairs, but for two to four tiles each: these go one by one, the longest first, because a last
+    round of pairs for some of the programs would leave the others idle twice as long.
+    """
+    rounds = max(0, n_heads * row_tiles // (2 * programs) - 1)
+    return ceil_div(rounds * programs, row_tiles) * 2
+
+
+class Order(NamedTuple):
+    """Of the tiles: what ``Sizes`` says, and whether they are drawn from a counter, or each program knows its own."""
+
+    n_paired: int
+    section: int
+    drawn: bool
+
+
+def tile_order(q_len: int, kv_len: int, n_heads: int, group_size: int, programs: int, causal: bool, wide: bool) -> Order:
+    """The order for ``n_heads`` query heads in all sequences; ``wide`` if keys are.
+
+    A counter evens out what programs differ by, but has to be set to 0 by a launch of its own, and asked for every tile. It is
+    for long rows, for rows without a mask, and for those whose keys are mostly older than the queries: their tiles are alike.
+    The fixed orders are for few tiles, and for short causal rows, where all that happens between two tiles is felt and a fixed
+    order can be even: pairs of a long and a short tile are all of one length. Rows of four tiles are so short that memory
+    decides: there heads go in sections of two tiles for each program, back and forth, which is as even, and all tiles of a head
+    are taken at about the same time. Other short rows, and wide keys, were not faster with either.
+    """
+    row_tiles = ceil_div(q_len, 128)
+    if n_heads * row_tiles <= FEW_TILES * programs:
+        return Order(0, n_heads, False)
+    if causal and not wide and q_len <= kv_len < 2 * q_len:
+        if row_tiles in PAIRED_ROW_TILES:
+            return Order(paired_heads(n_heads, row_tiles, programs), n_heads, False)
+        if row_tiles == 4 and programs % 2 == 0:
+            return Order(0, programs // 2, False)
+    return Order(0, section_heads(n_heads // group_size, group_size * row_tiles, causal) * group_size, True)
+
+
     n_tiles = n_heads * ceil_div(q_len, 128)
     programs = min(n_tiles, device_of(q).sm_count)
-    if n_tiles <= FEW_TILES * programs:
-        section, counter = n_heads, None
-    else:
-        section = section_heads(batch * n_kv_heads, group_size * ceil_div(q_len, 128), causal) * group_size
-        counter = lse.new_zeros(1, dtype=torch.int32)
+    order = tile_order(q_len, kv_len, n_heads, group_size, programs, causal, tail > 0)
+    counter = lse.new_zeros(1, dtype=torch.int32) if order.drawn else None
     with launching(q):
         attention_kernel[(programs,)](
             describe(q, 64, 128), describe(q, 64, tail) if tail else None,
             describe(k, 128, 128), describe(k, 128, tail) if tail else None,
             describe(v, 128, head_dim_v), describe(out.flatten(0, 1), 64, columns), lse, counter,
-            scale * LOG2_E, n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, section,
+            scale * LOG2_E, n_q_heads, group_size, q_len, kv_len, n_heads, n_tiles, order.n_paired, order.section,
             CAUSAL=causal, Q_BUFFERS=buffers, num_warps=4,
         )  # fmt: skip

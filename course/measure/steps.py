@@ -99,19 +99,19 @@ STEPS = (
     Step(
         "persistent",
         "programs that stay, tile after tile",
-        "One program for each SM draws tiles from a counter, and loads the queries and keys of the next while the one before "
-        "is finished and written. A program for each tile begins with empty buffers.",
+        "One program for each SM takes tile after tile, and loads the queries and keys of the next while the one before is "
+        "finished and written. A program for each tile begins with empty buffers.",
         (
             ("programs = min(n_tiles, device_of(q).sm_count)", "programs = n_tiles"),
-            ("if n_tiles <= FEW_TILES * programs:", "if n_tiles <= FEW_TILES * device_of(q).sm_count:"),
-            ("lse.new_zeros(1, dtype=torch.int32)", "None"),
+            ("group_size, programs, causal, tail > 0)", "group_size, device_of(q).sm_count, causal, tail > 0)"),
+            ("lse.new_zeros(1, dtype=torch.int32) if order.drawn else None", "None"),
         ),
     ),
     Step(
         "sections",
         "heads in sections",
         "A few heads are finished before the next begin, so that several programs want the same keys at the same time.",
-        (("section_heads(batch * n_kv_heads, group_size * ceil_div(q_len, 128), causal) * group_size", "n_heads"),),
+        (("section_heads(n_heads // group_size, group_size * row_tiles, causal) * group_size", "n_heads"),),
     ),
     Step(
         "named",

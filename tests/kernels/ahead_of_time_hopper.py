@@ -90,7 +90,7 @@ def machine_code(kernel, signature, **constants):
 
 def attention(kind, head_dim_qk, *, causal, counter, forward=forward_hopper):
     tail, buffers = head_dim_qk - 128, forward.QUERY_BUFFERS[head_dim_qk, 128]
-    integers = ("n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "section")
+    integers = ("n_q_heads", "group_size", "q_len", "kv_len", "n_heads", "n_tiles", "n_paired", "section")
     signature = {
         "q": descriptor(kind, 1, 1, 64, 128), "k": descriptor(kind, 1, 1, 128, 128), "v": descriptor(kind, 1, 1, 128, 128),
         "out": descriptor(kind, 1, 64, 64 if buffers == 1 else 128), "lse": "*fp32", "scale_log2": "fp32",

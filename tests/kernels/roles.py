@@ -330,7 +330,7 @@ class Program:
         self.pause()
         operands = [x for x in (a, b) if isinstance(x, Memory)]
         self.products[self.here.role, tuple(x.content for x in operands)] += 1
-        reads = [(slot, slot.content) for x in operands for slot in x.slots]
+        reads = [(slot, slot.content) for x in operands if isinstance(x, Memory) for slot in x.slots]
         self.here.groups.append(reads)
         self.reads[self.here.role] += reads
         return Tensor()
@@ -409,11 +409,11 @@ def run(package, file: str, call, *, programs: int, counter: list[int] | None = 
     return products, output
 
 
-def run_attention(package, s, *, programs: int, counter: bool, section: int, seed: int) -> None:
+def run_attention(package, s, *, programs: int, counter: bool, section: int, seed: int, n_paired: int = 0) -> None:
     """The full-sequence kernel of a copy of our package (`course.copies`), on a `Shape` of one sequence.
 
-    programs: of the launch. counter: whether tiles are drawn from one, and then the first program has all. AssertionError for a
-    fault.
+    programs: of the launch. counter: whether tiles are drawn from one, and then the first program has all. n_paired: heads
+    whose tiles go in pairs, without a counter. AssertionError for a fault.
     """
     tail = s.head_dim_qk - 128
     n_row_tiles = -(-s.q_len // 128)
@@ -424,7 +424,8 @@ def run_attention(package, s, *, programs: int, counter: bool, section: int, see
             descriptor("q", 1, 1, 64, 128), descriptor("q tail", 1, 1, 64, tail) if tail else None,
             descriptor("k", 1, 1, 128, 128), descriptor("k tail", 1, 1, 128, tail) if tail else None,
             descriptor("v", 1, 1, 128, 128), descriptor("out", 1, 64, 128), Tensor(), drawn, Tensor(),
-            *map(Number, (s.n_q_heads, s.group_size, s.q_len, s.context_len, s.n_q_heads, s.n_q_heads * n_row_tiles, section)),
+            *map(Number, (s.n_q_heads, s.group_size, s.q_len, s.context_len)),
+            *map(Number, (s.n_q_heads, s.n_q_heads * n_row_tiles, n_paired, section)),
             CAUSAL=s.causal, Q_BUFFERS=module.QUERY_BUFFERS[s.head_dim_qk, 128],
         )  # fmt: skip
 

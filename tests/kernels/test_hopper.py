@@ -4,7 +4,9 @@ They run behind the functions that `test_forward.py` and `test_backward.py` test
 widths that they have, more rows than one tile, lengths that fill no tile, strides of every kind.
 """
 
+import itertools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -12,6 +14,8 @@ import sys
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import kernels
 from kernels import backward_hopper, decode_hopper, forward_hopper, hopper
@@ -117,6 +121,55 @@ def test_heads_go_together(n_kv_heads, group_size, row_tiles, causal, heads):
     found = forward_hopper.section_heads(n_kv_heads, group_size * row_tiles, causal)
     assert found == heads
     assert n_kv_heads % found == 0 or n_kv_heads % found > found // 2
+
+
+def fixed_order(n_heads, row_tiles, programs, section=None):
+    """The tiles of each program, (row tile, head), as its producer asks for them without a counter: in sections or in pairs."""
+    n_paired = 0 if section else forward_hopper.paired_heads(n_heads, row_tiles, programs)
+    sizes = forward_hopper.Sizes(n_heads, 1, 0, 0, n_heads, n_heads * row_tiles, n_paired, section or n_heads)
+    for program in range(programs):
+        tiles = []
+        while True:
+            place = forward_hopper.place_of(len(tiles), program, programs, n_paired * row_tiles)
+            if place >= sizes.n_tiles:
+                break
+            tiles.append(forward_hopper.row_tile_of(place, row_tiles, sizes))
+        yield tiles
+
+
+@pytest.mark.skipif(kernels.MODE == "compiled", reason="kernels are text only where no GPU compiles them")
+@given(st.integers(1, 700), st.integers(1, 16), st.integers(1, 140), st.integers(0, 70), st.booleans())
+@example(1024, 4, 132, 0, True)
+@example(512, 8, 132, 0, False)
+@example(1, 1, 1, 0, False)
+def test_a_fixed_order_has_each_tile_once_and_is_even(n_heads, row_tiles, programs, offset, in_sections):
+    """Whatever the numbers of heads, tiles and programs; in sections those of whole rounds.
+
+    A tile's length is counted in blocks of keys, ``offset`` of them to the left of all queries.
+    """
+    section = 2 * programs // math.gcd(2 * programs, row_tiles) if in_sections else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hopper.gl, "minimum", min, raising=False)
+        tiles = list(fixed_order(n_heads, row_tiles, programs, section))
+    assert sorted(itertools.chain(*tiles)) == [(tile, head) for tile in range(row_tiles) for head in range(n_heads)]
+    for cost in (offset, offset + 1, offset + 2) if row_tiles <= programs else ():  # a tile itself costs something too
+        costs = [sum(tile + 1 + cost for tile, _ in of_program) for of_program in tiles]
+        assert max(costs) <= sum(costs) / programs + row_tiles + cost
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "n_heads", "causal", "wide", "order"),
+    [
+        (8192, 8192, 8, True, False, (0, 8, False)), (512, 100, 132, False, True, (0, 132, False)),  # few tiles
+        (1024, 1024, 512, True, False, (462, 512, False)), (2048, 2100, 256, True, False, (232, 256, False)),  # pairs
+        (512, 512, 1024, True, False, (0, 66, False)),  # two tiles for each program
+        (512, 512, 1024, False, False, (0, 16, True)), (512, 512, 1024, True, True, (0, 64, True)),  # drawn
+        (2049, 2049, 256, True, False, (0, 16, True)), (640, 640, 1024, True, False, (0, 52, True)),
+        (1024, 2048, 512, True, False, (0, 32, True)), (1024, 1023, 512, True, False, (0, 32, True)),
+    ],
+)  # fmt: skip
+def test_the_order_of_tiles(q_len, kv_len, n_heads, causal, wide, order):
+    assert forward_hopper.tile_order(q_len, kv_len, n_heads, 1, 132, causal, wide) == order
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def test_attention(shape, head_dim_qk):
     package, shape = with_edits(FORWARD), replace(shape, head_dim_qk=head_dim_qk)
     for seed in range(ORDERS):
         run_attention(package, shape, programs=1, counter=True, section=2, seed=seed)
-        run_attention(package, shape, programs=2, counter=False, section=shape.n_q_heads, seed=seed)
+        for n_paired in (0, 2):
+            run_attention(package, shape, programs=2, counter=False, section=shape.n_q_heads, n_paired=n_paired, seed=seed)
 
 
 @pytest.mark.parametrize("head_dim_qk", [128, 192])

@@ -21,7 +21,8 @@ are short and causal the order is fixed: long tiles in pairs with short ones, al
 
 Keys 128 wide leave room for the queries of two tiles, and the output leaves through those it was made of. Keys 192 wide leave
 room for one: there the output has a small buffer of its own, queries are given back before the last product of their tile, and
-the next tile's first product is on its way while the output is written.
+the next tile's first product is on its way while the output is written. Under a mask the loop has the last 64 columns of these
+queries in registers, which shared memory need not bring for each block.
 
 Four habits give the compiler no reason to undo this. What each is worth, alone and on top of the others, page 8b has from
 recordings; on some shapes a few of them are worth nothing.
@@ -110,8 +111,8 @@ class Sizes(NamedTuple):
     kv_len: int
     n_heads: int
     n_tiles: int
-    section: int
     n_paired: int
+    section: int
 
 
 @gluon.jit
@@ -123,7 +124,6 @@ def key_blocks(row_tile, sizes, CAUSAL: gl.constexpr):
     return (gl.maximum(stop, 1) + BLOCK_N - 1) // BLOCK_N
 
 
-# The producer
 # The order of tiles. These three compute with integers only, and run as Python too.
 
 
@@ -166,6 +166,7 @@ def row_tile_of(place, n_row_tiles, sizes):
     return n_row_tiles - 1 - tile, head
 
 
+# The producer
 
 
 @gluon.jit
@@ -216,7 +217,6 @@ def announce(shared, turn, tile):
 
 
 @gluon.jit
-@gluon.jit
 def heads_of(head, sizes):
     """(sequence, query head, KV head) of a query head of all sequences."""
     sequence = head // sizes.n_q_heads
@@ -224,11 +224,12 @@ def heads_of(head, sizes):
     return sequence, head, head // sizes.group_size
 
 
+@gluon.jit
 def producer(q, q_tail, k, k_tail, v, counter, shared, sizes, CAUSAL: gl.constexpr):
     Q_BUFFERS: gl.constexpr = shared.q.type.shape[0] // 2
     n_row_tiles = (sizes.q_len + 2 * ROWS - 1) // (2 * ROWS)
-    n_programs = gl.num_programs(0)
     n_paired = sizes.n_paired * n_row_tiles
+    n_programs = gl.num_programs(0)
     program = gl.program_id(0)
     turn = 0  # tiles, and blocks of keys, that this program has begun: they name buffer and phase
     kv_turn = 0
@@ -295,8 +296,8 @@ def next_tile(shared, PART: gl.constexpr):
 
 
 @gluon.jit
-def issue_scores(shared, q_slot, k_slot, SCORES: gl.constexpr):
-    """Start S = Q Kᵀ, [ROWS, BLOCK_N]."""
+def issue_scores(shared, q_slot, k_slot, SCORES: gl.constexpr, q_tail=None):
+    """Start S = Q Kᵀ, [ROWS, BLOCK_N]; ``q_tail``: a copy in registers of what lies in ``shared.q_tail``."""
     HEAD: gl.constexpr = shared.q.type.shape[4]
     zero = gl.full([ROWS, BLOCK_N], 0.0, gl.float32, layout=SCORES)
     q = shared.q.index(q_slot).reshape([ROWS, HEAD])
@@ -306,7 +307,7 @@ def issue_scores(shared, q_slot, k_slot, SCORES: gl.constexpr):
         TAIL: gl.constexpr = shared.q_tail.type.shape[4]
         q = shared.q_tail.index(q_slot).reshape([ROWS, TAIL])
         k = shared.k_tail.index(k_slot).reshape([BLOCK_N, TAIL])
-        scores = warpgroup_mma(q, k.permute((1, 0)), scores, is_async=True)
+        scores = warpgroup_mma(q if q_tail is None else q_tail, k.permute((1, 0)), scores, is_async=True)
     return scores
 
 
@@ -343,15 +344,18 @@ def weigh(m, scores, scale_log2, visible, block, MASKED: gl.constexpr, SCORES: g
 @gluon.jit
 def take_block(
     shared, q_slot, turn, block, visible, scale_log2, m, l, acc, pairs,
-    MASKED: gl.constexpr, SCORES: gl.constexpr, OUTPUT: gl.constexpr,
+    MASKED: gl.constexpr, SCORES: gl.constexpr, OUTPUT: gl.constexpr, q_tail=None,
 ):  # fmt: skip
     """One turn of the loop: the scores and weights of a block, under the weighted values of the block before."""
     k_slot = (turn + 1) % BUFFERS
     v_slot = turn % BUFFERS
     mbarrier.wait(shared.k_full.index(k_slot), (turn + 1) // BUFFERS & 1)
-    scores = issue_scores(shared, q_slot, k_slot, SCORES)
+    scores = issue_scores(shared, q_slot, k_slot, SCORES, q_tail)
     acc, p = issue_values(shared, pairs, v_slot, acc, OUTPUT)
-    scores = warpgroup_mma_wait(1, deps=[scores])
+    if q_tail is None:
+        scores = warpgroup_mma_wait(1, deps=[scores])
+    else:
+        scores, q_tail = warpgroup_mma_wait(1, deps=[scores, q_tail])
     arrive_named(K_EMPTY + k_slot, ALL)
     m_new, shift, weights = weigh(m, scores, scale_log2, visible, block, MASKED, SCORES)
     rescale = gl.exp2(m * scale_log2 - shift)
@@ -427,6 +431,10 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
                 arrive_named(Q_EMPTY + 2 * ((turn - 1) % Q_BUFFERS) + PART, ONE)
             scores = warpgroup_mma_wait(0, deps=[scores])
         arrive_named(K_EMPTY + kv_turn % BUFFERS, ALL)
+        q_tail = None
+        if CAUSAL and shared.q_tail is not None:  # without a mask the compiler does not find the registers
+            q_tail = shared.q_tail.index(q_slot).reshape([ROWS, shared.q_tail.type.shape[4]])
+            q_tail = q_tail.load(gl.DotOperandLayout(0, SCORES, 2))
         m = gl.full([ROWS], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))
         m, shift, weights = weigh(m, scores, scale_log2, visible, last, True, SCORES)
         l = thread_sums(weights)
@@ -437,12 +445,14 @@ def consumer(out, lse, shared, sizes, scale_log2, PART: gl.constexpr, CAUSAL: gl
         if CAUSAL:
             for i in range(last - unmasked):
                 m, l, acc, pairs = take_block(
-                    shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs, True, SCORES, OUTPUT
-                )
+                    shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs,
+                    True, SCORES, OUTPUT, q_tail,
+                )  # fmt: skip
         for i in range(last - unmasked, last):
             m, l, acc, pairs = take_block(
-                shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs, False, SCORES, OUTPUT
-            )
+                shared, q_slot, kv_turn + i, last - 1 - i, visible, scale_log2, m, l, acc, pairs,
+                False, SCORES, OUTPUT, q_tail,
+            )  # fmt: skip
         kv_turn += last
 
         # The last product; under it the log-sum-exp goes out and the next tile comes in.
@@ -535,16 +545,6 @@ def section_heads(n_kv_heads: int, tiles: int, causal: bool) -> int:
     return ceil_div(n_kv_heads, max(1, n_kv_heads // wanted))
 
 
-def launch(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float
-) -> None:
-    """Fill out and lse, contiguous. The scale is positive, and there is at least one key."""
-    batch, n_q_heads, q_len, head_dim_qk = q.shape
-    n_kv_heads, kv_len, head_dim_v = v.shape[1:]
-    group_size, tail = n_q_heads // n_kv_heads, head_dim_qk - 128
-    n_heads = batch * n_q_heads
-    buffers = QUERY_BUFFERS[head_dim_qk, head_dim_v]
-    columns = COLUMNS.value if buffers == 1 else head_dim_v
 def paired_heads(n_heads: int, row_tiles: int, programs: int) -> int:
     """Heads, an even number, whose tiles go in pairs in the fixed order.
 
@@ -584,6 +584,16 @@ def tile_order(q_len: int, kv_len: int, n_heads: int, group_size: int, programs:
     return Order(0, section_heads(n_heads // group_size, group_size * row_tiles, causal) * group_size, True)
 
 
+def launch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float
+) -> None:
+    """Fill out and lse, contiguous. The scale is positive, and there is at least one key."""
+    batch, n_q_heads, q_len, head_dim_qk = q.shape
+    n_kv_heads, kv_len, head_dim_v = v.shape[1:]
+    group_size, tail = n_q_heads // n_kv_heads, head_dim_qk - 128
+    n_heads = batch * n_q_heads
+    buffers = QUERY_BUFFERS[head_dim_qk, head_dim_v]
+    columns = COLUMNS.value if buffers == 1 else head_dim_v
     n_tiles = n_heads * ceil_div(q_len, 128)
     programs = min(n_tiles, device_of(q).sm_count)
     order = tile_order(q_len, kv_len, n_heads, group_size, programs, causal, tail > 0)

@@ -88,10 +88,10 @@ RACING = "kernels/forward_hopper.py"
 _GIVE_V, _GIVE_K = "    arrive_named(V_EMPTY + v_slot, ALL)\n", "    arrive_named(K_EMPTY + k_slot, ALL)\n"
 _ORDER_V = "    acc, p = issue_values(shared, pairs, v_slot, acc, OUTPUT)\n"
 _V_DONE = "    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"
-_K_DONE = "    scores = warpgroup_mma_wait(1, deps=[scores])\n"
+_SOFTMAX = "    m_new, shift, weights = weigh("
 EARLY = {
     "V given back too early": ((_ORDER_V, _ORDER_V + _GIVE_V), (_V_DONE + _GIVE_V, _V_DONE)),
-    "K given back too early": ((_K_DONE + _GIVE_K, _GIVE_K + _K_DONE),),
+    "K given back too early": ((_ORDER_V, _ORDER_V + _GIVE_K), (_GIVE_K + _SOFTMAX, _SOFTMAX)),
 }
 
 

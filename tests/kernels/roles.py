@@ -61,6 +61,13 @@ class Tensor:
     __hash__ = None
 
 
+class Loaded(Tensor):
+    """What was loaded from shared memory, as long as nothing is done with it: a product knows what it multiplies."""
+
+    def __init__(self, content):
+        self.content = content
+
+
 def number_or_tensor(function):
     def apply(*values):
         return Number(function(*values)) if all(isinstance(value, int) for value in values) else Tensor()
@@ -173,7 +180,7 @@ class Memory:
         program.products[program.here.role, (("load", *self.content[1:]),)] += 1
         for slot in self.slots:
             slot.loaded_by = program.here.role
-        return Tensor()
+        return Loaded(self.content)
 
 
 def beside(content, i: int):
@@ -328,7 +335,7 @@ class Program:
 
     def multiply(self, a, b, accumulator, use_acc=True, is_async=False):
         self.pause()
-        operands = [x for x in (a, b) if isinstance(x, Memory)]
+        operands = [x for x in (a, b) if isinstance(x, (Memory, Loaded))]
         self.products[self.here.role, tuple(x.content for x in operands)] += 1
         reads = [(slot, slot.content) for x in operands if isinstance(x, Memory) for slot in x.slots]
         self.here.groups.append(reads)
@@ -453,6 +460,9 @@ def expected_of_attention(s) -> Counter:
                         q = (f"q{end}", 0, head, first + 64 * part, column)
                         found[f"consumer {part}", (q, (f"k{end}", 0, kv_head, key, column))] += 1
                     found[f"consumer {part}", (("v", 0, kv_head, key, 0),)] += 1
+            if s.causal and s.head_dim_qk > 128:
+                for part in (0, 1):
+                    found[f"consumer {part}", (("load", 0, head, first + 64 * part, 128),)] += 1
     return found
 
 

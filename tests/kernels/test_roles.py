@@ -76,7 +76,8 @@ RUN = {
 READ = "is written while consumer . still reads"
 WRONG = "wrong|products are missing| holds |loaded before|twice in a round"
 K_READ, V_READ = "    arrive_named(K_EMPTY + k_slot, ALL)\n", "    arrive_named(V_EMPTY + v_slot, ALL)\n"
-SCORES_DONE = "    scores = warpgroup_mma_wait(1, deps=[scores])\n"
+SOFTMAX = "    m_new, shift, weights = weigh("
+BOTH_ISSUED = "    if q_tail is None:\n        scores = warpgroup_mma_wait(1"
 PRODUCTS_DONE = "    acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"
 QUERIES_READ = "    arrive_named(EMPTY + slot, ALL)\n"
 QUERIES_FULL = "    mbarrier.wait(shared.full.index(slot), turn // BUFFERS & 1)\n"
@@ -89,7 +90,7 @@ FAULTS = {
     "one buffer where the next V is waited for first": (
         FORWARD, [("BUFFERS: gl.constexpr = gl.constexpr(2)", "BUFFERS: gl.constexpr = gl.constexpr(1)")], "waits for",
     ),
-    "K given back while it is read": (FORWARD, [(SCORES_DONE + K_READ, K_READ + SCORES_DONE)], READ),
+    "K given back while it is read": (FORWARD, [(K_READ + SOFTMAX, SOFTMAX), (BOTH_ISSUED, K_READ + BOTH_ISSUED)], READ),
     "V given back while it is read": (FORWARD, [(PRODUCTS_DONE + V_READ, V_READ + PRODUCTS_DONE)], READ),
     "V loaded into a buffer that is full": (
         FORWARD, [("    if turn >= BUFFERS:\n        wait_named(V_EMPTY + slot, ALL)\n", "")], f"{READ}|{WRONG}",

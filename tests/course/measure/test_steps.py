@@ -101,8 +101,9 @@ def test_machine_code(compiled):
         assert shows["shared"] <= shows["limit"], case
         assert shows["waits"] * 6 <= shows["products"], case
         assert inner_loops(shows) and not any(loop["spills"] for loop in inner_loops(shows)), case
-        # Outside the loops two of them lack a few registers for the roles' own state.
-        assert shows["spills"] <= (16 if case in ("without buffers/128", "without pairs/192") else 0), case
+        # Outside the loops two of them lack a few registers for the roles' own state, and one a single register.
+        lacking = {"without buffers/128": 16, "without pairs/192": 16, "bare/192": 2}
+        assert shows["spills"] <= lacking.get(case, 0), case
 
 
 @pytest.mark.skipif(hopper.VERSION not in hopper.TESTED, reason="needs a Triton that these kernels were tried with")

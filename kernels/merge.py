@@ -38,29 +38,29 @@ def merge_kernel(
     lse_row = lses + first_state * lse_split_stride + partial_row * lse_row_stride
     out_row = outs + first_state * out_split_stride + partial_row * out_row_stride
 
+    # Outputs are loaded beside the log-sum-exps, not after them: a merge is short, and each trip to memory is a part of it.
     largest = float("-inf")
-    for first in range(0, num_splits, BLOCK_S):
-        index = (first + splits).to(tl.int64)
-        part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
-        largest = tl.maximum(largest, tl.max(part, 0))
-    shift = tl.where(largest == float("-inf"), 0.0, largest)
-
     mass = 0.0
     acc = tl.zeros([BLOCK_V], tl.float32)
     for first in range(0, num_splits, BLOCK_S):
         index = (first + splits).to(tl.int64)
         part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
+        pointers = out_row + index[:, None] * out_split_stride + columns.to(tl.int64)[None, :] * out_column_stride
+        values = tl.load(pointers, mask=(index < num_splits)[:, None] & (columns < D_V)[None, :], other=0.0)
+        before = largest
+        largest = tl.maximum(largest, tl.max(part, 0))
+        shift = tl.where(largest == float("-inf"), 0.0, largest)
         # Natural log and base e on purpose: a state alone has weight exp(0) = 1 and comes out unrounded.
         weight = tl.exp(part - shift)
-        pointers = out_row + index[:, None] * out_split_stride + columns.to(tl.int64)[None, :] * out_column_stride
-        # A state without mass is not even read, so it may hold anything.
-        values = tl.load(pointers, mask=(weight > 0.0)[:, None] & (columns < D_V)[None, :], other=0.0)
-        acc += tl.sum(values.to(tl.float32) * weight[:, None], 0)
-        mass += tl.sum(weight, 0)
+        rescale = tl.exp(before - shift)
+        # A state without mass may hold anything.
+        values = tl.where((weight > 0.0)[:, None], values.to(tl.float32), 0.0)
+        acc = acc * rescale + tl.sum(values * weight[:, None], 0)
+        mass = mass * rescale + tl.sum(weight, 0)
 
     total = tl.where(mass == 0.0, 1.0, mass)
     tl.store(out + row * D_V + columns, (acc / total).to(out.dtype.element_ty), mask=columns < D_V)
-    tl.store(lse + row, tl.where(mass == 0.0, float("-inf"), shift + tl.log(total)))
+    tl.store(lse + row, tl.where(mass == 0.0, float("-inf"), largest + tl.log(total)))
 
 
 def launch_merge(
@@ -72,13 +72,15 @@ def launch_merge(
     """
     num_splits, rows_per_sequence, head_dim_v = outs.shape
     n_rows = lse.numel()
-    # Three sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200: few
+    # A few sizes, so that a cache that grows does not compile a merge for each number of splits. Measured on an H200: few
     # states go best in wide blocks of columns, many in narrower ones, and in the narrowest where there are not rows enough to
     # fill the GPU.
     block_v = pad(head_dim_v)
     wide = block_v > 256
-    if ceil_div(num_splits, 1 if slots is None else len(slots)) <= 8:  # with a work list, on average
-        block_s, block_v, num_warps = 4 if wide else 8, min(block_v, 256), 1
+    states = ceil_div(num_splits, 1 if slots is None else len(slots))  # of a row; with a work list, on average
+    if states <= (16 if wide and n_rows * head_dim_v >= 131072 else 8):
+        block_s = 2 if wide and states <= 2 else 4 if wide and states <= 4 else 8
+        block_v, num_warps = min(block_v, 512 if block_s == 2 else 256), 1
     elif n_rows * head_dim_v >= 32768:
         block_s, block_v, num_warps = (32, 64, 1) if wide else (64, min(block_v, 128), 2)
     else:
@@ -114,7 +116,7 @@ def merge(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
     Args:
         outs: [S, …, Dv] normalised outputs; float16, bfloat16 or float32.
-        lses: [S, …] float32 natural log-sum-exps; -inf marks a state without keys, whose output is not read.
+        lses: [S, …] float32 natural log-sum-exps; -inf marks a state without keys, whose output may be anything.
 
     Returns:
         out [S dropped: …, Dv] in the dtype of ``outs``, lse […] float32. A row without any key gives 0 and -inf; merging with

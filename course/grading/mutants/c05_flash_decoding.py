@@ -5,10 +5,7 @@ from . import Mutant
 WEIGHT = """        # Natural log and base e on purpose: a state alone has weight exp(0) = 1 and comes out unrounded.
         weight = tl.exp(part - shift)
 """
-LAST_LOOP = """    for first in range(0, num_splits, BLOCK_S):
-        index = (first + splits).to(tl.int64)
-        part = tl.load(lse_row + index * lse_split_stride, mask=index < num_splits, other=float("-inf"))
-        # Natural log"""
+LOOP = "    for first in range(0, num_splits, BLOCK_S):\n"
 
 MUTANTS = (
     Mutant(
@@ -39,20 +36,20 @@ MUTANTS = (
         "merge_returns_base_two",
         "05_flash_decoding.weights",
         "kernels/merge.py",
-        "shift + tl.log(total)))",
-        "shift + tl.log2(total)))",
+        "largest + tl.log(total)))",
+        "largest + tl.log2(total)))",
         "The merged output is right and the log-sum-exp is not, so nobody sees it until the result is merged once more: with "
         "a shared prefix, with another GPU, with a sink.",
         "sgl-project/sglang issue 40903, pull request 35045; pytorch/pytorch issue 181645",
         given=True,
     ),
     Mutant(
-        "merge_reads_empty_outputs",
+        "merge_weighs_empty_outputs",
         "05_flash_decoding.weights",
         "kernels/merge.py",
-        "mask=(weight > 0.0)[:, None] & (columns < D_V)[None, :]",
-        "mask=(index < num_splits)[:, None] & (columns < D_V)[None, :]",
-        "The output of a state without keys is read and gets the weight 0. If nobody wrote it, it may hold NaN, and 0 times "
+        "values = tl.where((weight > 0.0)[:, None], values.to(tl.float32), 0.0)",
+        "values = values.to(tl.float32)",
+        "The output of a state without keys counts with the weight 0. If nobody wrote it, it may hold NaN, and 0 times "
         "NaN is NaN. It happened where trailing splits without tokens returned early and left their memory as it was.",
         "lvyufeng/PocketLLM pull request 98",
     ),
@@ -60,8 +57,8 @@ MUTANTS = (
         "merge_reads_one_block",
         "05_flash_decoding.weights",
         "kernels/merge.py",
-        LAST_LOOP,
-        LAST_LOOP.replace("range(0, num_splits, BLOCK_S)", "range(0, BLOCK_S, BLOCK_S)"),
+        LOOP,
+        "    for first in range(0, BLOCK_S, BLOCK_S):\n",
         "The merge takes the first block of states and forgets the rest. A table of fixed size for the log-sum-exps does the "
         "same, or worse, when more splits come than it has places.",
         "flashinfer-ai/flashinfer pull request 3395 (review: the table of the merge kernel is not checked against the splits)",

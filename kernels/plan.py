@@ -7,6 +7,12 @@ Nothing here looks at a device or a tensor, so an explorer can ask about any GPU
 MIN_TOKENS_PER_SPLIT = 128
 # Splits are whole blocks: of so many tokens or, in some tiles, of twice as many.
 BLOCK_TOKENS = 64
+# Times, in tokens that a program walks over in as long; about right for all decode kernels on an H200.
+FIRST_TOKENS = 256  # the first loads of a wave
+PARTIAL_TOKENS = 288  # the partial results of a full wave, written and read
+MERGE_TOKENS = 64  # the merge, apart from that
+FULL = 0.85  # of a wave: one that holds fewer programs takes as long as one that holds these
+MAX_WAVES = 8
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -25,22 +31,27 @@ def decode_programs(batch: int, n_q_heads: int, n_kv_heads: int, *, block_h: int
 
 
 def num_splits(batch: int, head_tiles: int, context_len: int, sm_count: int) -> int:
-    """Splits of each sequence that fill the GPU once.
+    """Splits of each sequence that are done first.
 
-    A program keeps only its own tiles in flight, so it takes about one program an SM to draw the whole bandwidth, and beyond
-    that a split only adds partial results to write and to read. One wave it is, unless it would leave more than 30% of the
-    SMs idle, where two waves divide better. ``context_len`` is the cache's capacity, not the lengths on the device: reading
-    those would stall the host, and a captured graph could not follow them. (Splitting: Flash-Decoding, Dao et al. 2023; the
-    rule is ours, from measurements on an H200.)
+    A program keeps only its own tiles in flight, so it takes about one program an SM to draw the whole bandwidth. Programs
+    beyond that wait for the next wave, which takes as long however few they are. So each of the first waves is filled as far
+    as it goes, and of these cuts, and no cut, the one is taken whose waves are over first; partial results are written and
+    read in that time. ``context_len`` is the cache's capacity, not the lengths on the device: reading those would stall the
+    host, and a captured graph could not follow them. (Splitting: Flash-Decoding, Dao et al. 2023; the rule is ours.)
     """
     programs = max(1, batch * head_tiles)
-    splits = sm_count // programs
-    if programs * splits < 0.7 * sm_count:
-        splits = 2 * sm_count // programs
-    splits = max(1, min(splits, context_len // MIN_TOKENS_PER_SPLIT))
-    # As many as get tokens: 66 programs that share 2048 blocks take 32 each, and the last two none.
     blocks = max(1, ceil_div(context_len, BLOCK_TOKENS))
-    return ceil_div(blocks, ceil_div(blocks, splits))
+
+    def tokens(splits: int) -> float:
+        waves, rest = divmod(programs * splits, sm_count)
+        full_waves = waves + (max(FULL, rest / sm_count) if rest else 0)
+        cut = MERGE_TOKENS + PARTIAL_TOKENS * programs * splits / sm_count if splits > 1 else 0
+        return full_waves * ceil_div(blocks, splits) * BLOCK_TOKENS + ceil_div(programs * splits, sm_count) * FIRST_TOKENS + cut
+
+    most = max(1, context_len // MIN_TOKENS_PER_SPLIT)
+    cuts = [1, *(max(1, min(waves * sm_count // programs, most)) for waves in range(1, MAX_WAVES + 1))]
+    # As many as get tokens: 66 programs that share 2048 blocks take 32 each, and the last two none.
+    return min(sorted({ceil_div(blocks, ceil_div(blocks, cut)) for cut in cuts}), key=tokens)
 
 
 def decode_workspace(

@@ -23,10 +23,19 @@ def test_a_tile_never_spans_two_kv_heads(n_q_heads, n_kv_heads, tiles):
 
 
 @pytest.mark.parametrize(
-    ("batch", "head_tiles", "splits"), [(1, 8, 16), (16, 8, 1), (64, 8, 1), (1, 1, 128), (1, 2, 64), (9, 8, 3)]
+    ("batch", "head_tiles", "splits"), [(1, 8, 16), (16, 8, 1), (64, 8, 1), (1, 1, 128), (1, 2, 64), (9, 8, 7), (17, 8, 7)]
 )
-def test_splits_fill_one_wave(batch, head_tiles, splits):
+def test_splits_fill_waves(batch, head_tiles, splits):
     assert plan.num_splits(batch, head_tiles, 131072, 132) == splits
+
+
+@pytest.mark.parametrize(
+    ("programs", "context_len", "splits"),
+    [(24, 256, 1), (1, 512, 4), (80, 1024, 1), (80, 4096, 3), (136, 1024, 1), (136, 4096, 2), (136, 8192, 4), (224, 8192, 1)],
+)
+def test_short_contexts_leave_waves_unfilled(programs, context_len, splits):
+    """Where a wave is over so soon that filling it would take longer."""
+    assert plan.num_splits(programs, 1, context_len, 132) == splits
 
 
 @given(st.integers(1, 512), st.integers(1, 128), st.integers(0, 2**20), st.integers(1, 200))
@@ -35,7 +44,7 @@ def test_splits_stay_in_bounds(batch, head_tiles, context_len, sm_count):
     assert splits >= 1
     if splits > 1:
         assert context_len // splits >= plan.MIN_TOKENS_PER_SPLIT
-        assert batch * head_tiles * splits <= 2 * sm_count
+        assert batch * head_tiles * splits <= plan.MAX_WAVES * sm_count
 
 
 @given(st.integers(1, 512), st.integers(1, 128), st.integers(1, 2**20), st.integers(1, 200))

@@ -105,6 +105,28 @@ def _steps(splits: str) -> dict[str, str]:
     }
 
 
+def _rule() -> list[alt.Parameter]:
+    """``kernels.plan.num_splits``: of no cut and those that fill the first waves, the fewest splits that are done first."""
+    blocks = f"ceil(context_len / {plan.BLOCK_TOKENS})"
+    steps, cuts = [let("cut_0", "1")], range(plan.MAX_WAVES + 1)
+    for n in cuts[1:]:
+        fitting = f"max(1, min(floor({n} * sms / programs_a_split), floor(context_len / {plan.MIN_TOKENS_PER_SPLIT})))"
+        steps.append(let(f"cut_{n}", f"ceil({blocks} / ceil({blocks} / {fitting}))"))
+    for n in cuts:
+        waves = f"programs_a_split * cut_{n} / sms"
+        last = f"({waves} > floor({waves}) ? max({plan.FULL}, {waves} - floor({waves})) : 0)"
+        cut = f"(cut_{n} > 1 ? {plan.MERGE_TOKENS} + {plan.PARTIAL_TOKENS} * {waves} : 0)"
+        walk = f"ceil({blocks} / cut_{n}) * {plan.BLOCK_TOKENS}"
+        steps.append(
+            let(f"cut_tokens_{n}", f"(floor({waves}) + {last}) * {walk} + ceil({waves}) * {plan.FIRST_TOKENS} + {cut}")
+        )
+    soonest = f"min({', '.join(f'cut_tokens_{n}' for n in cuts)})"
+    return [
+        *steps,
+        let("own_splits", f"min({', '.join(f'cut_tokens_{n} == {soonest} ? cut_{n} : {MOST_SPLITS}' for n in cuts)})"),
+    ]
+
+
 def split_sweep() -> Explorer:
     """Chapter 5: a decode call cut into 1 to 256 splits: the model of waves, a simpler rule, the floor, and recorded points."""
     recording, model, assumed = _constants()
@@ -156,10 +178,7 @@ def split_sweep() -> Explorer:
         # The cache is read once for each row tile; the floor reads it once.
         let("read_by_all", "programs_a_split * context_len * bytes_a_token"),
         let("floor_s", "cache / bandwidth_by_gpu[gpu]"),
-        # kernels.plan.num_splits: one wave, or two where one would leave 30% of the SMs idle.
-        let("one_wave", "floor(sms / programs_a_split)"),
-        let("filling", "one_wave * programs_a_split < 0.7 * sms ? floor(2 * sms / programs_a_split) : one_wave"),
-        let("own_splits", f"max(1, min(filling, floor(context_len / {plan.MIN_TOKENS_PER_SPLIT})))"),
+        *_rule(),
         *(let(chosen[name], step.format(**chosen)) for name, step in _steps("num_splits").items()),
     ]
     key = "batch + '/' + n_kv_heads + '/' + context_len + '/' + num_splits"

@@ -97,7 +97,7 @@ def plan_decode(
     ``itemsize``, ``shared_width`` (MLA's latent), ``page_size`` and ``eight_bits``: as in ``tiles.decode_tile``.
     ``portable`` asks for the kernel that runs on every GPU, as tensors get it whose strides a Hopper GPU's own cannot take.
     """
-    rows = n_q_heads // n_kv_heads * q_len
+    rows, given = n_q_heads // n_kv_heads * q_len, num_splits
     own = not portable and not shared_width and decode_hopper.faster(
         n_q_heads // n_kv_heads, q_len, head_dim_qk, head_dim_v, itemsize, device, page_size
     )  # fmt: skip
@@ -111,6 +111,15 @@ def plan_decode(
         rows, head_dim_qk, head_dim_v, itemsize, device.capability, device.shared_memory, context_len // num_splits,
         shared_width=shared_width, page_size=page_size, eight_bits=eight_bits,
     )  # fmt: skip
+    if own and plan.ceil_div(plan.ceil_div(context_len, tile.block_n), num_splits) == 1:
+        # Programs of one block have no next one to multiply under a softmax. Then smaller ones are done first, if they all find
+        # an SM. Measured on an H200.
+        plain = plan_decode(
+            batch, n_q_heads, n_kv_heads, context_len, head_dim_qk, head_dim_v, itemsize, device, q_len=q_len,
+            num_splits=given, page_size=page_size, eight_bits=eight_bits, portable=True,
+        )  # fmt: skip
+        if rows > plain.tile.rows and plain.programs <= device.sm_count:
+            return plain
     num_splits = min(num_splits, max(1, plan.ceil_div(context_len, tile.block_n)))
     row_tiles = plan.head_tiles(n_q_heads, n_kv_heads, block_h=tile.rows, q_len=q_len)
     return DecodeLaunch(tile, row_tiles, num_splits, batch * row_tiles * num_splits)
@@ -217,7 +226,7 @@ def launch(
                 q, k, v, block_table, seq_lens, bounds, partial_out, partial_lse,
                 scale * LOG2_E, capacity, page, num_splits, programs,
             )  # fmt: skip
-        elif v is None and mla_hopper.faster(q, q_tail, k, k_tail, page):
+        elif v is None and mla_hopper.faster(q, q_tail, k, k_tail, page, capacity, num_splits):
             mla_hopper.launch(
                 q, q_tail, k, k_tail, block_table, seq_lens, bounds, partial_out, partial_lse,
                 scale * LOG2_E, capacity, page, num_splits, programs,

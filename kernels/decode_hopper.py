@@ -376,7 +376,8 @@ def query_box(group_size: int) -> tuple[int, int]:
 def faster(
     group_size: int, q_len: int, head_dim_qk: int, head_dim_v: int, itemsize: int, device: Device, page_size: int | None = None
 ) -> bool:
-    """Whether this form is for such a decode step, and is the faster one; ``takes`` judges the tensors.
+    """Whether this form is for such a decode step, and is the faster one; ``takes`` judges the tensors, ``plan_decode`` how far
+    programs walk.
 
     Fewer rows are bound by memory, where the portable kernel is as fast. What one copy moves, of queries or of a page, must be
     a multiple of 8 rows, after which the swizzled lines of shared memory repeat.

@@ -82,6 +82,7 @@ from .online_softmax import LN_2
 
 # What the kernel is made for: DeepSeek's record, and tiles of as many rows as one warpgroup multiplies at a time.
 TILE_ROWS, LATENT_DIM, ROPE_DIM, BLOCK_TOKENS = 64, 512, 64, 64
+FEW_ROWS = 16  # in the portable kernel's smallest tile
 
 ROWS = gl.constexpr(TILE_ROWS)
 BLOCK = gl.constexpr(BLOCK_TOKENS)
@@ -499,12 +500,18 @@ def faster(
     latent: torch.Tensor,
     k_rope: torch.Tensor | None,
     page_size: int,
+    capacity: int,
+    num_splits: int,
 ) -> bool:
     """Whether this form can run a decode step, and is the faster one. Tensors as ``launch`` of `decode.py` has them.
 
-    With any number of rows: rows that are missing in a tile of 64 cost the tensor cores as much as others, but memory nothing,
-    and it is memory that few rows wait for. `book/ledger.md` has the times of both forms.
+    Rows that are missing in a tile of 64 cost the tensor cores as much as others, but memory nothing, and it is memory that few
+    rows wait for. For up to 16 the portable kernel keeps more bytes on their way: it is the faster one where programs write
+    partial results after walks of more than a pair of blocks, and where all there is is one block. Measured on an H200.
     """
+    few = q_latent.shape[1] * q_latent.shape[2] <= FEW_ROWS and page_size % BLOCK_TOKENS == 0
+    if few and (capacity <= BLOCK_TOKENS or num_splits > 1 and capacity > num_splits * 2 * BLOCK_TOKENS):
+        return False
     return (
         q_rope is not None
         and (q_latent.shape[-1], q_rope.shape[-1]) == (LATENT_DIM, ROPE_DIM)

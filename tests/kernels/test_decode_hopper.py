@@ -70,7 +70,7 @@ def test_what_it_is_faster_for(changed, taken):
     assert decode_hopper.faster(**step) == taken
     widths = step["head_dim_qk"], step["head_dim_v"]
     planned = kernels.plan_decode(
-        1, step["group_size"], 1, 8192, *widths, step["itemsize"], step["device"],
+        1, step["group_size"], 1, 65536, *widths, step["itemsize"], step["device"],
         q_len=step["q_len"], page_size=step["page_size"],
     )  # fmt: skip
     assert (planned.tile == decode_hopper.TILE) == taken
@@ -82,6 +82,19 @@ def test_how_it_is_planned():
     planned, portable = (kernels.plan_decode(*shapes, q_len=8, portable=portable) for portable in (False, True))
     assert (planned.tile.rows, planned.row_tiles, planned.num_splits, planned.programs) == (128, 2, 66, 132)
     assert (portable.tile.rows, portable.row_tiles, portable.num_splits, portable.programs) == (64, 4, 33, 132)
+
+
+@pytest.mark.parametrize(
+    ("batch", "group_size", "context_len", "num_splits", "taken"),
+    [
+        (1, 128, 8192, None, False), (1, 128, 65536, None, True), (1, 64, 8192, None, True), (64, 128, 128, None, False),
+        (128, 128, 128, None, True), (1, 128, 8192, 2, True), (1, 128, 8192, 64, False),
+    ],
+)  # fmt: skip
+def test_walks_of_one_block(batch, group_size, context_len, num_splits, taken):
+    """They go to the portable kernel, if there are several of its tiles, and an SM for each."""
+    planned = kernels.plan_decode(batch, group_size, 1, context_len, 128, 128, 2, H200, num_splits=num_splits)
+    assert (planned.tile == decode_hopper.TILE) == taken
 
 
 def test_boxes():
@@ -198,18 +211,19 @@ def test_other_layouts(step, launches, device):
     """Strides that the copy engine takes, and strides that it does not, which run in the portable form."""
     lengths = lens(device, *LENGTHS)
     q, k, v = step(lengths, 4, 64, 2)
-    wanted = kernels.decode(q, k, v, lengths)
+    wanted = kernels.decode(q, k, v, lengths, num_splits=2)
     heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
     tokens_first = [x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3) for x in (k, v)]
     odd = torch.stack([lengths, lengths + 99], 1).flatten().long()[::2]
-    assert_same(kernels.decode(heads_first, *tokens_first, odd), wanted)
+    assert_same(kernels.decode(heads_first, *tokens_first, odd, num_splits=2), wanted)
     assert len(launches) == 2
+    columns_apart = v.transpose(2, 3).contiguous().transpose(2, 3)
     shifted = k.new_full((*k.shape[:3], 132), torch.nan)
     shifted[..., 1:129] = k
-    assert_alike(kernels.decode(q, shifted[..., 1:129], v, lengths), wanted)
-    assert_alike(kernels.decode(q, k, v.transpose(2, 3).contiguous().transpose(2, 3), lengths), wanted)
+    assert_alike(kernels.decode(q, shifted[..., 1:129], v, lengths, num_splits=2), wanted)
+    assert_alike(kernels.decode(q, k, columns_apart, lengths, num_splits=2), wanted)
     with hopper.portable():
-        assert_alike(kernels.decode(q, k, v, lengths), wanted)
+        assert_alike(kernels.decode(q, k, v, lengths, num_splits=2), wanted)
     assert len(launches) == 2
 
 
@@ -218,13 +232,13 @@ def test_the_workspace_that_was_planned_is_enough(step, device):
     """Also where strides bring the portable form, whose own tiles would be cut otherwise."""
     lengths = lens(device, 640, 600)
     q, k, v = step(lengths, 8, 32)
-    planned = kernels.plan_decode(2, 32, 1, 640, 128, 128, 2, kernels.device_of(q), q_len=8)
-    assert planned.tile == decode_hopper.TILE and planned.num_splits > 1
+    planned = kernels.plan_decode(2, 32, 1, 640, 128, 128, 2, kernels.device_of(q), q_len=8, num_splits=2)
+    assert planned.tile == decode_hopper.TILE and planned.num_splits == 2
     size = kernels.plan.decode_workspace(2, 8, 32, 128, planned.num_splits)
     columns_apart = v.transpose(2, 3).contiguous().transpose(2, 3)
     for values in (v, columns_apart):
         workspace = torch.full((size,), torch.nan, device=device)
-        check(kernels.decode(q, k, values, lengths, workspace=workspace), q, k, v, lengths)
+        check(kernels.decode(q, k, values, lengths, num_splits=2, workspace=workspace), q, k, v, lengths)
         assert not workspace.isnan().any()
 
 

@@ -40,7 +40,9 @@ def test_machine_code():
 @pytest.mark.parametrize(
     ("changed", "taken"),
     [
-        ({}, True), ({"rows": (1, 1)}, True), ({"rows": (2, 8)}, True), ({"q_rope": None}, False), ({"page_size": 8}, True),
+        ({}, True), ({"rows": (1, 1)}, True), ({"rows": (2, 8)}, True), ({"rows": (1, 16), "capacity": 64}, False),
+        ({"rows": (1, 16), "num_splits": 2}, False), ({"rows": (1, 16), "num_splits": 64}, True), ({"num_splits": 2}, True),
+        ({"rows": (1, 16), "num_splits": 2, "page_size": 16}, True), ({"q_rope": None}, False), ({"page_size": 8}, True),
         ({"page_size": 48}, True), ({"page_size": 192}, True), ({"page_size": 4}, False), ({"page_size": 100}, False),
         ({"q_rope": 32}, False), ({"q_latent": 256}, False), ({"latent": torch.float8_e4m3fn}, False),
     ],
@@ -49,7 +51,8 @@ def test_machine_code():
 def test_what_it_takes(monkeypatch, changed, taken):
     """The rows, the widths, the dtype and the pages; tensors themselves are `hopper.py`'s to judge."""
     monkeypatch.setattr(mla_hopper, "available", lambda *tensors: len(tensors) == 4)
-    given = {"rows": (1, 64), "q_latent": 512, "q_rope": 64, "latent": torch.float16, "page_size": 0} | changed
+    given = {"rows": (1, 64), "q_latent": 512, "q_rope": 64, "latent": torch.float16} | changed
+    given = {"page_size": 0, "capacity": 8192, "num_splits": 1} | given
     tokens, heads = given["rows"]
     tensors = {
         "q_latent": torch.empty(2, tokens, heads, given["q_latent"], dtype=torch.float16),
@@ -57,7 +60,8 @@ def test_what_it_takes(monkeypatch, changed, taken):
         "latent": torch.empty(2, 1, 8, 512, dtype=given["latent"]),
         "k_rope": torch.empty(2, 1, 8, 64, dtype=torch.float16),
     }
-    assert mla_hopper.faster(**tensors, page_size=given["page_size"]) == taken
+    call = {name: given[name] for name in ("page_size", "capacity", "num_splits")}
+    assert mla_hopper.faster(**tensors, **call) == taken
 
 
 @pytest.mark.parametrize("page_size", [None, 64])
@@ -103,7 +107,7 @@ def check(got, q_latent, q_rope, latent, k_rope, seq_lens):
 
 @on_hopper
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("num_splits", [1, 4])
 @pytest.mark.parametrize(
     ("tokens", "n_q_heads"), [(1, 1), (1, 16), (1, 32), (1, 40), (1, 64), (1, 96), (1, 128), (2, 16), (2, 64), (2, 96), (8, 16)]
 )

@@ -12,8 +12,9 @@ from .figures import Figure, figure
 
 HEADS = (16, 32, 64, 96, 128)
 DOTTED = (0, (1, 1.5))
-PLAIN, HOPPER, FLASHINFER = "this course, plain Triton", "this course, for Hopper", "FlashInfer, fastest"
-SERIES = {PLAIN: (style.BLUE, 9.0), HOPPER: (style.PURPLE, 7.5), FLASHINFER: (style.GREEN, 6.0)}
+PLAIN, HOPPER = "this course, plain Triton", "this course, for Hopper"
+FLASHINFER, FLASH_MLA = "FlashInfer, fastest", "FlashMLA"
+SERIES = {PLAIN: (style.BLUE, 9.0), HOPPER: (style.PURPLE, 7.5), FLASHINFER: (style.GREEN, 6.0), FLASH_MLA: (style.GOLD, 4.5)}
 PREFILL = {
     "MHA, 32 heads of 128": ({"n_q_heads": 32, "n_kv_heads": 32, "head_dim_qk": 128}, style.BLUE),
     "GQA, 32 over 8 heads of 128": ({"n_q_heads": 32, "n_kv_heads": 8, "head_dim_qk": 128}, style.GREEN),
@@ -50,6 +51,7 @@ def forms(rows: Sequence[Mapping], batch: int, context_len: int) -> dict[str, di
         PLAIN: plain or named,
         HOPPER: named if plain else {},
         FLASHINFER: calls(rows, "flashinfer", batch, context_len),
+        FLASH_MLA: calls(rows, "flash_mla", batch, context_len),
     }
 
 

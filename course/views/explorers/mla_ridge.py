@@ -9,6 +9,7 @@ from .. import style
 from ..measured_mla import SERIES, forms
 from .base import (
     BLUE,
+    GOLD,
     GREEN,
     GREY,
     ORANGE,
@@ -45,7 +46,7 @@ WORK = {
 }
 POINT, ROOFS = "this step", ("roofs: data sheet", "roofs: recorded rates")
 MARKS = {label: f"recorded: {label}" for label in SERIES}
-COLOURS = dict(zip(MARKS.values(), (BLUE, PURPLE, GREEN), strict=True))
+COLOURS = dict(zip(MARKS.values(), (BLUE, PURPLE, GREEN, GOLD), strict=True))
 
 RIDGE = (
     "{n_heads} over {gpus} leave {heads} on each; with {q_len} a step reads {record} a token once for all of them: {intensity} "

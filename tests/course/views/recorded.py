@@ -140,13 +140,13 @@ def mla_row(shape: Shape, operation: str = "mla_decode", backend: str | None = N
         "median_s": seconds,
         "p20_s": seconds * 0.98,
         "p80_s": seconds * 1.05,
-        "splits": None if operation == "flashinfer" else "automatic",
+        "splits": None if operation in ("flashinfer", "flash_mla") else "automatic",
         "head_dim_shared": shape.head_dim_shared,
     }
 
 
 def mla_recording() -> measure.Recording:
-    """Of kind 'mla': 16 to 128 heads at three sizes, FlashInfer a little slower, one row whose splits were given.
+    """Of kind 'mla': 16 to 128 heads at three sizes, two peers, one row whose splits were given.
 
     The plain form is recorded apart, slower still.
     """
@@ -155,6 +155,7 @@ def mla_recording() -> measure.Recording:
         for heads in (16, 32, 64, 96, 128):
             shape = Shape.mla(batch, heads, context_len)
             rows += [mla_row(shape), mla_row(shape, "flashinfer", "fa3", 1.3), mla_row(shape, "flashinfer", "fa2", 1.6)]
+            rows.append(mla_row(shape, "flash_mla", slower=1.1))
             rows.append(mla_row(shape, slower=0.5) | {"splits": "given", "num_splits": 4})
             rows.append(mla_row(shape, "portable_mla_decode", slower=2.5))
             rows.append(mla_row(shape, slower=0.5) | {"operation": "paged_mla_decode", "page_size": 64})

@@ -12,7 +12,7 @@ from .figures import Figure, figure
 
 HEADS = (16, 32, 64, 96, 128)
 DOTTED = (0, (1, 1.5))
-PLAIN, HOPPER = "this course, plain Triton", "this course, for Hopper"
+PLAIN, HOPPER = "this course, plain Triton", "this course, on Hopper"
 FLASHINFER, FLASH_MLA = "FlashInfer, fastest", "FlashMLA"
 SERIES = {PLAIN: (style.BLUE, 9.0), HOPPER: (style.PURPLE, 7.5), FLASHINFER: (style.GREEN, 6.0), FLASH_MLA: (style.GOLD, 4.5)}
 PREFILL = {
@@ -158,7 +158,7 @@ def mla_heads(
     if any(found.values()):
         caption.append(f"Hollow marks: {recording.label}. Below: time over the larger floor of the data sheet.")
         if found[HOPPER]:
-            caption.append("This GPU runs the form for Hopper; the plain one was recorded beside it.")
+            caption.append("On this GPU the form for Hopper runs where it is the faster; plain Triton was recorded beside it.")
         if not recording.current:
             caption.append("Recorded with an earlier version of the kernels.")
     else:

@@ -26,7 +26,7 @@ def test_the_plain_form_is_taken_from_its_own_rows_where_it_has_some(mla):
     assert {row["operation"] for row in plain.values()} == {"portable_mla_decode"}
     assert {row["operation"] for row in hopper.values()} == {"mla_decode"}
     made = views.mla_heads(mla)
-    assert "This GPU runs the form for Hopper" in made.caption and "for Hopper, recorded:" in made.alt
+    assert "the form for Hopper runs where it is the faster" in made.caption and "on Hopper, recorded:" in made.alt
     assert "FlashMLA, recorded:" in made.alt
 
 
@@ -57,11 +57,11 @@ def test_live_rows_are_drawn_and_named(mla, recorded):
     made = views.mla_heads(mla, live=live, live_label="live on this machine's toy")
     assert "Filled marks: live on this machine's toy." in made.caption
     assert made.png != views.mla_heads(mla).png
-    assert "plain Triton, live:" in made.alt and "for Hopper, live:" not in made.alt
+    assert "plain Triton, live:" in made.alt and "on Hopper, live:" not in made.alt
     shape = recorded.Shape.mla(64, 64, 8192)
     both = [recorded.mla_row(shape), recorded.mla_row(shape, "portable_mla_decode", slower=2.5)]
     made = views.mla_heads(mla, live=both)
-    assert "plain Triton, live:" in made.alt and "for Hopper, live:" in made.alt
+    assert "plain Triton, live:" in made.alt and "on Hopper, live:" in made.alt
 
 
 def test_a_recording_without_a_product_has_no_second_ridge(with_recording):

@@ -155,7 +155,7 @@ def mla_recording() -> measure.Recording:
         for heads in (16, 32, 64, 96, 128):
             shape = Shape.mla(batch, heads, context_len)
             rows += [mla_row(shape), mla_row(shape, "flashinfer", "fa3", 1.3), mla_row(shape, "flashinfer", "fa2", 1.6)]
-            rows.append(mla_row(shape, "flash_mla", slower=1.1))
+            rows.append(mla_row(shape, "flash_mla", slower=1.4))
             rows.append(mla_row(shape, slower=0.5) | {"splits": "given", "num_splits": 4})
             rows.append(mla_row(shape, "portable_mla_decode", slower=2.5))
             rows.append(mla_row(shape, slower=0.5) | {"operation": "paged_mla_decode", "page_size": 64})
